@@ -104,8 +104,7 @@ def test_crashed_learners_and_those_of_a_killed_supervisor_resume_while_actors_w
     frontend.until(r"checkpoint at update", 90)
     until(lambda: {p["state"] for p in cluster.status()["processes"]} == {"running"}, 30)
     assert [read_json(path)["process"] for path in actors] == before
-    frontend.process.send_signal(signal.SIGINT)
-    assert frontend.wait(60) == 130
+    frontend.interrupt()
     last = read_rows(cluster.logdir)[-1]
     newest = sorted((cluster.logdir / "checkpoints").iterdir())[-1]
     assert json.loads((newest / "about.json").read_text())["updates"] == last["updates"]
@@ -123,8 +122,7 @@ def test_an_actor_whose_supervisor_is_killed_is_restarted(cluster):
     after = [read_json(path)["process"] for path in states]
     assert [old == new for old, new in zip(before, after, strict=True)] == [False, True, False]
     assert not any(is_running(before[i][0]) for i in (0, 2))
-    frontend.process.send_signal(signal.SIGINT)
-    assert frontend.wait(60) == 130
+    frontend.interrupt()
 
 
 def test_an_actor_that_hangs_is_restarted(cluster):
@@ -164,8 +162,7 @@ def test_the_documented_command_of_the_predecessor_works_unchanged(cluster):
     assert {p["name"] for p in cluster.status()["processes"]} == {
         *("learners", "actor-0", "actor-1", "actor-2"),
     }
-    frontend.process.send_signal(signal.SIGINT)
-    assert frontend.wait(90) == 130
+    frontend.interrupt(90)
     assert "mean return" in frontend.printed() or "no finished episodes" in frontend.printed()
 
 

@@ -1,7 +1,6 @@
 """The dashboard in a real browser, beside real runs, and read by a real Prometheus server."""
 
 import json
-import math
 import os
 import re
 import shutil
@@ -77,7 +76,9 @@ def _texts(page, selector):
     return page.eval_on_selector_all(selector, "nodes => nodes.map((node) => node.textContent)")
 
 
-def test_the_page_shows_what_status_and_metrics_have(large, dashboard, browser):
+def test_the_page_shows_what_status_and_metrics_have_and_its_rows_scroll_filter_and_sort(
+    large, dashboard, browser
+):
     page = browser.open(dashboard.address, f"{ROW}:nth-child(300)")
     code, printed = run(
         sys.executable, ROOT / "run_experiment_mm_raw.py", "--status", "--json", "--tmux_sess=night"
@@ -110,10 +111,7 @@ def test_the_page_shows_what_status_and_metrics_have(large, dashboard, browser):
         assert number == pytest.approx(row[key], rel=1e-4, abs=1e-9), key
     assert "bottleneck" in page.text_content(".stage.held")
     assert page.text_content(".stage.held h3") == "Actors"
-
-
-def test_the_pointer_moves_by_keys_to_the_values_of_rows(large, dashboard, browser):
-    page = browser.open(dashboard.address, ".chart[data-key=episode_return] canvas")
+    # The pointer moves by keys.
     chart = page.locator(".chart[data-key=episode_return]")
     chart.locator(".plot").focus()
     for _ in range(3):
@@ -123,23 +121,6 @@ def test_the_pointer_moves_by_keys_to_the_values_of_rows(large, dashboard, brows
         row["episode_return"], rel=1e-4
     )
     assert chart.locator(".place").text_content() == f"at {row['frames'] / 1e6:.4g}M frames"
-
-
-def test_new_rows_and_states_appear_by_themselves(living, dashboard, browser):
-    page = browser.open(dashboard.address, f"{ROW}:nth-child(300)")
-    before = page.text_content(".tile:nth-child(2) b")
-    line = page.text_content(f"{ROW}[data-name=actor-5] .last")
-    wait_until(lambda: page.text_content(".tile:nth-child(2) b") != before, 10, "a new row")
-    wait_until(
-        lambda: page.text_content(f"{ROW}[data-name=actor-5] .last") != line, 10, "a new line"
-    )
-    living.write_state("actor-9", state="failed", code=1)
-    page.wait_for_selector(f"{ROW}.bad[data-name=actor-9]", timeout=10_000)
-    assert page.get_attribute(f"{ROW}:first-child", "data-name") == "actor-9", "it comes first"
-
-
-def test_three_hundred_rows_scroll_filter_and_sort(dashboard, browser):
-    page = browser.open(dashboard.address, f"{ROW}:nth-child(300)")
     page.evaluate("document.querySelector('.table.tall').scrollTo(0, 1e6)")
     assert page.evaluate(
         "(() => { const box = document.querySelector('.table.tall').getBoundingClientRect(),"
@@ -155,6 +136,19 @@ def test_three_hundred_rows_scroll_filter_and_sort(dashboard, browser):
     assert memory[0] == "459 MiB"
     assert memory == sorted(memory, reverse=True)
     assert page.get_attribute("th:nth-child(7)", "aria-sort") == "descending"
+
+
+def test_new_rows_and_states_appear_by_themselves(living, dashboard, browser):
+    page = browser.open(dashboard.address, f"{ROW}:nth-child(300)")
+    before = page.text_content(".tile:nth-child(2) b")
+    line = page.text_content(f"{ROW}[data-name=actor-5] .last")
+    wait_until(lambda: page.text_content(".tile:nth-child(2) b") != before, 10, "a new row")
+    wait_until(
+        lambda: page.text_content(f"{ROW}[data-name=actor-5] .last") != line, 10, "a new line"
+    )
+    living.write_state("actor-9", state="failed", code=1)
+    page.wait_for_selector(f"{ROW}.bad[data-name=actor-9]", timeout=10_000)
+    assert page.get_attribute(f"{ROW}:first-child", "data-name") == "actor-9", "it comes first"
 
 
 def test_a_log_is_followed_searched_and_read_backwards(large, dashboard, browser):
@@ -212,22 +206,22 @@ _COLOURS = """nodes => nodes.map((node) => {
 })"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_can_be_read_in_light_and_dark(large, dashboard, browser, scheme):
+def test_texts_can_be_read_in_light_and_dark(large, dashboard, browser):
     large.write_state("actor-1", state="failed", code=1)
     large.write_state("actor-2", state="away")
-    page = browser.open(dashboard.address, f"{ROW}:nth-child(300)", color_scheme=scheme)
-    page.wait_for_selector(f"{ROW}.bad")
-    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (_luminance(background) > 0.5) == (scheme == "light")
-    found = page.eval_on_selector_all(
-        "h1, .state, .soft, .verdict, .badge, td, th button, .tile b, .value, .switch button",
-        _COLOURS,
-    )
-    assert len(found) > 1000
-    for text, colour, under in found:
-        light, dark = sorted((_luminance(colour), _luminance(under)), reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= 4.4, f"{text}: {colour} on {under}"
+    for scheme in ("light", "dark"):
+        page = browser.open(dashboard.address, f"{ROW}:nth-child(300)", color_scheme=scheme)
+        page.wait_for_selector(f"{ROW}.bad")
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (_luminance(background) > 0.5) == (scheme == "light")
+        found = page.eval_on_selector_all(
+            "h1, .state, .soft, .verdict, .badge, td, th button, .tile b, .value, .switch button",
+            _COLOURS,
+        )
+        assert len(found) > 1000
+        for text, colour, under in found:
+            light, dark = sorted((_luminance(colour), _luminance(under)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.4, f"{text}: {colour} on {under}"
 
 
 def test_a_phone_shows_all_without_scrolling_sideways(large, dashboard, browser):
@@ -365,7 +359,7 @@ def test_a_dashboard_of_three_hundred_processes_is_light(living, dashboard):
     reader.start()
     time.sleep(5)
     began, used = time.monotonic(), dashboard.cpu_seconds()
-    time.sleep(40)
+    time.sleep(20)
     share = (dashboard.cpu_seconds() - used) / (time.monotonic() - began)
     print(f"{share:.2%} of a core, {dashboard.peak_mib():.1f} MiB")
     assert share < 0.05  # measured: 0.015 to 0.025, by the load of the machine
@@ -518,16 +512,12 @@ def test_a_prometheus_server_reads_the_metrics(large, dashboard, tmp_path):
     )
     port = 29090 + os.getpid() % 1000
     address = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen(
-        [
-            program,
-            f"--config.file={tmp_path / 'prometheus.yml'}",
-            f"--storage.tsdb.path={tmp_path / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+    flags = (
+        f"--config.file={tmp_path / 'prometheus.yml'}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
     )
+    server = subprocess.Popen([program, *flags], stderr=subprocess.DEVNULL)
 
     def ask(question):
         try:
@@ -542,20 +532,15 @@ def test_a_prometheus_server_reads_the_metrics(large, dashboard, tmp_path):
         wait_until(lambda: ask("impala_mm_frames"), 60, "a value that was scraped")
         row = large.row(199)
         assert ask("impala_mm_frames") == [row["frames"]]
-        assert ask("impala_mm_episode_return{run='night'}") == [
-            pytest.approx(row["episode_return"])
-        ]
+        mean_return = ask("impala_mm_episode_return{run='night'}")
+        assert mean_return == [pytest.approx(row["episode_return"])]
         assert ask("sum(impala_mm_process_up)") == [300]
         assert ask("sum(impala_mm_process_memory_bytes{role='actor'}) > 1e11") != []
         assert ask("impala_mm_wait_ratio") == [pytest.approx(row["wait_share"])]
         assert ask("up{job='impala_mm'}") == [1]
-        metadata = json.load(urllib.request.urlopen(f"{address}/api/v1/metadata", timeout=5))[
-            "data"
-        ]
-        assert metadata["impala_mm_frames"][0]["type"] == "gauge"
         large.write_rows(200, 300)
         wait_until(lambda: ask("delta(impala_mm_frames[1m]) > 0"), 60, "an increase")
-        assert math.isclose(ask("impala_mm_frames")[0], large.row(299)["frames"])
+        assert ask("impala_mm_frames") == [pytest.approx(large.row(299)["frames"])]
     finally:
         server.kill()
         server.wait()

@@ -182,7 +182,7 @@ class Crashes(Sound):
 class Hangs(Sound):
     def see(self):
         while self.time == 4:
-            pass
+            time.sleep(0.01)
         return super().see()
 
 

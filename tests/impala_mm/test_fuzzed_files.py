@@ -54,7 +54,7 @@ def test_a_damaged_checkpoint_is_left_out_for_the_one_before_it(saved, tmp_path,
     whole = file.read_bytes()
     damage = damaged_json if name == "about.json" else damaged
 
-    @settings(max_examples=60, **_OPTIONS)
+    @settings(max_examples=40, **_OPTIONS)
     @given(damage(whole))
     def each(content):
         file.write_bytes(content)
@@ -77,7 +77,7 @@ def test_variables_whose_checksums_were_computed_anew_are_loaded_or_refused(save
     _, (_, path) = saved
     whole, about = (path / name).read_bytes(), json.loads((path / "about.json").read_text())
 
-    @settings(max_examples=60, **_OPTIONS)
+    @settings(max_examples=40, **_OPTIONS)
     @given(damaged(whole))
     def each(content):
         (path / name).write_bytes(content)
@@ -91,7 +91,7 @@ def test_variables_whose_checksums_were_computed_anew_are_loaded_or_refused(save
 
 
 @pytest.mark.parametrize("name", ["learners", "updates", "steps", "offline_updates", "frames"])
-@pytest.mark.parametrize("number", [-1, 1.5, 1e400, 2**70, "3", None, True, []])
+@pytest.mark.parametrize("number", [-1, 1.5, 1e400, 2**70, "3", True])
 def test_a_checkpoint_with_impossible_counts_is_damaged(saved, name, number):
     _, (_, path) = saved
     about = json.loads((path / "about.json").read_text()) | {name: number}
@@ -125,7 +125,7 @@ def test_damaged_rows_and_settings_are_left_out(tmp_path):
     rows, recorded = tmp_path / "metrics.jsonl", tmp_path / "settings.json"
     whole = b'{"frames": 1.0}\n{"frames": 2.0, "verdict": "x"}\n'
 
-    @settings(max_examples=200, **_OPTIONS)
+    @settings(max_examples=40, **_OPTIONS)
     @given(damaged(whole), damaged_json(b'{"seed": 1, "origins": {"a": []}}'))
     def each(content, flags):
         rows.write_bytes(content)
@@ -149,7 +149,7 @@ def test_damaged_files_of_a_spilled_replay_are_left_out_or_refused(tmp_path, nam
     whole = file.read_bytes()
     damage = damaged_json if name == "spill.json" else damaged
 
-    @settings(max_examples=100, **_OPTIONS)
+    @settings(max_examples=40, **_OPTIONS)
     @given(damage(whole))
     def each(content):
         file.write_bytes(content)
@@ -186,7 +186,7 @@ def test_recorded_games_whose_checksums_agree_are_read_or_refused(tmp_path, part
     }[part]()
     outcomes = set()
 
-    @settings(max_examples=100, **_OPTIONS)
+    @settings(max_examples=40, **_OPTIONS)
     @given(damage)
     def each(changed):
         if part == "header":
@@ -218,7 +218,7 @@ def test_damaged_parameters_in_shared_memory_count_as_none(tmp_path):
     cache.store(7, vector)
     whole = cache._vector.read_bytes()
 
-    @settings(max_examples=100, **_OPTIONS)
+    @settings(max_examples=40, **_OPTIONS)
     @given(damaged(whole))
     def each(content):
         cache._vector.write_bytes(content)

@@ -41,26 +41,3 @@ def test_values_have_a_gradient_for_the_action_by_which_a_policy_learns():
         tape.watch(action)
         value = critics(tf.ones([1, 3]), action)
     assert (tape.gradient(value, action).numpy() != 0).all()
-
-
-def test_critics_learn_which_action_is_right():
-    tf.random.set_seed(0)
-    critics, random = Critics(STEER, 1, style=nets.Style((32,))), np.random.default_rng(0)
-    observed = random.uniform(-1, 1, [256, 1]).astype(np.float32)
-    action = random.uniform(-1, 1, [256, 2]).astype(np.float32)
-
-    def error():
-        return tf.reduce_mean((critics(observed, action) + (action - observed)[:, 0] ** 2) ** 2)
-
-    @tf.function(autograph=False)
-    def learn():
-        with tf.GradientTape() as tape:
-            loss = error()
-        gradients = tape.gradient(loss, critics.trainable_variables)
-        for variable, gradient in zip(critics.trainable_variables, gradients, strict=True):
-            variable.assign_sub(0.1 * gradient)
-
-    before = error()
-    for _ in range(300):
-        learn()
-    assert error() < before / 3

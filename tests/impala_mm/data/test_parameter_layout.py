@@ -55,10 +55,8 @@ def test_a_digest_names_the_layout_and_not_the_variables():
 
 def test_variables_keep_what_was_unpacked_when_the_next_vector_comes():
     (here, trained), (there, trained_there) = _variables(1), _variables(2)
-    mine, layout = (
-        ParameterLayout(here, trained, "float32"),
-        ParameterLayout(there, trained_there, "float32"),
-    )
+    mine = ParameterLayout(here, trained, "float32")
+    layout = ParameterLayout(there, trained_there, "float32")
     vectors, held = [], []
     for _ in range(3):
         here[0].assign_add(tf.ones([7, 3]))
@@ -69,7 +67,7 @@ def test_variables_keep_what_was_unpacked_when_the_next_vector_comes():
     assert len(set(vectors)) == 3
 
 
-@pytest.mark.parametrize("cut", [slice(None, -1), slice(3), slice(0)])
+@pytest.mark.parametrize("cut", [slice(None, -1), slice(0)])
 def test_a_vector_of_another_size_is_refused_and_changes_nothing(cut):
     (here, trained), (there, trained_there) = _variables(1), _variables(2)
     vector = ParameterLayout(here, trained, "float32").pack(here)

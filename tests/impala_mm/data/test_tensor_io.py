@@ -17,22 +17,15 @@ _ARRAYS = hnp.arrays(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(_ARRAYS, min_size=1, max_size=4))
 def test_what_is_taken_is_what_was_handed(arrays):
     specs = [tf.TensorSpec(array.shape, array.dtype) for array in arrays]
     raw = pack(*arrays)
     assert packed_spec(specs).is_compatible_with(raw)
-    for array, found in zip(arrays, unpack(raw, specs), strict=True):
+    in_graph = tf.function(lambda raw: unpack(raw, specs), autograph=False)  # slices are no copies
+    for array, found in [*zip(arrays * 2, [*unpack(raw, specs), *in_graph(raw)], strict=True)]:
         assert found.dtype == array.dtype
-        np.testing.assert_array_equal(found.numpy(), array)
-
-
-def test_in_a_graph_too_where_a_slice_is_no_copy():
-    arrays = [np.arange(1000, dtype=np.float32).reshape(10, 100), np.arange(64, dtype=np.uint8)]
-    specs = [tf.TensorSpec(array.shape, array.dtype) for array in arrays]
-    read = tf.function(lambda raw: unpack(raw, specs), [packed_spec(specs)], autograph=False)
-    for array, found in zip(arrays, read(pack(*arrays)), strict=True):
         np.testing.assert_array_equal(found.numpy(), array)
 
 
@@ -56,7 +49,7 @@ def test_arrays_that_are_not_contiguous_are_handed_as_what_they_mean():
     np.testing.assert_array_equal(found.numpy(), array)
 
 
-@pytest.mark.parametrize("dtype", [tf.bool, tf.uint8, tf.int8, tf.float16, tf.int64])
+@pytest.mark.parametrize("dtype", [tf.bool, tf.uint8, tf.float16])
 def test_one_size_may_be_unknown(dtype):
     values = np.array([[1, 0, 1], [0, 0, 1]]).astype(dtype.as_numpy_dtype)
     raw = tf.constant(np.frombuffer(values.tobytes(), np.uint8).reshape(2, -1))

@@ -40,22 +40,17 @@ def _unroll():
     return Unroll(entries, tf.nest.map_structure(zeros, SPEC.start))
 
 
-def _mistake(unroll, actions=ACTIONS, **how):
-    return UnrollCheck(SPEC, actions, **how).mistake(encoded(UnrollCodec(SPEC), unroll))
+def _mistake(unroll, actions=ACTIONS, spec=SPEC, **how):
+    return UnrollCheck(spec, actions, **how).mistake(encoded(UnrollCodec(spec), unroll))
 
 
-def test_an_unroll_with_infinite_extras_is_right():
-    assert _mistake(_unroll()) == ""
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
-    ("name", "array"),
+    ("name", "array", "value"),
     [
-        ("reward", lambda u: u.entries.reward),
-        ("observation/speed", lambda u: u.entries.observation["speed"][:, 1]),
-        ("action/push", lambda u: u.entries.action["push"][:, 2]),
-        ("start/0", lambda u: u.start[0]),
+        ("reward", lambda u: u.entries.reward, np.nan),
+        ("observation/speed", lambda u: u.entries.observation["speed"][:, 1], np.inf),
+        ("action/push", lambda u: u.entries.action["push"][:, 2], -np.inf),
+        ("start/0", lambda u: u.start[0], np.nan),
     ],
 )
 def test_numbers_that_are_not_finite_are_found_by_name(name, array, value):
@@ -66,25 +61,23 @@ def test_numbers_that_are_not_finite_are_found_by_name(name, array, value):
 
 def test_extras_may_be_infinite_and_are_searched_for_nan_if_that_is_asked_for():
     unroll = _unroll()
-    assert _mistake(unroll, extras=True) == ""
+    assert _mistake(unroll) == _mistake(unroll, extras=True) == ""
     unroll.entries.extras[1] = np.nan
     assert _mistake(unroll) == ""
     assert _mistake(unroll, extras=True) == "its extras contains NaN"
 
 
-@pytest.mark.parametrize("value", [-1, 500, 10**6])
+@pytest.mark.parametrize("value", [-1, 500])
 def test_a_choice_that_an_observation_cannot_be_is_found(value):
     spec = SPEC._replace(step=SPEC.step._replace(observation=ChoiceSpec((500, 500))))
     numbers = np.full([4, 2], 499, np.int32)
     unroll = _unroll()
     unroll = unroll._replace(entries=unroll.entries._replace(observation=numbers))
 
-    def mistake():
-        return UnrollCheck(spec, ACTIONS).mistake(encoded(UnrollCodec(spec), unroll))
-
-    assert mistake() == ""
+    assert _mistake(unroll, spec=spec) == ""
     numbers[2, 1] = value
-    assert mistake() == f"its observation contains {value}, and there are 500 choices"
+    said = f"its observation contains {value}, and there are 500 choices"
+    assert _mistake(unroll, spec=spec) == said
 
 
 def test_an_observation_may_have_the_name_of_extras():
@@ -93,8 +86,7 @@ def test_an_observation_may_have_the_name_of_extras():
     unroll = unroll._replace(
         entries=unroll.entries._replace(observation={"extras": np.full(4, np.inf, np.float32)})
     )
-    mistake = UnrollCheck(spec, ACTIONS).mistake(encoded(UnrollCodec(spec), unroll))
-    assert mistake == "its observation/extras contains NaN or infinity"
+    assert _mistake(unroll, spec=spec) == "its observation/extras contains NaN or infinity"
 
 
 def test_choices_that_were_checked_before_need_not_be_checked_again():
@@ -105,7 +97,7 @@ def test_choices_that_were_checked_before_need_not_be_checked_again():
     assert _mistake(unroll, actions=None) == "its start/0 contains NaN or infinity"
 
 
-@pytest.mark.parametrize(("element", "value"), [(0, 3), (0, -1), (1, 5), (1, 2**31 - 1)])
+@pytest.mark.parametrize(("element", "value"), [(0, 3), (0, -1), (1, 5)])
 def test_choices_that_do_not_exist_are_found(element, value):
     unroll = _unroll()
     unroll.entries.action["move"][2, element] = value

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from saved_run import save
 
 from impala_mm.environments import action_parts, from_flags, gym_adapter
-from impala_mm.environments.actions import ActionSpec, UnsuitableActions
+from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.spaces import read_actions
 from impala_mm.policy.policy import load_policy
@@ -30,17 +30,13 @@ NESTED = Dict(
     press=MultiBinary(2),
 )
 SPACES = [
-    Discrete(5),
     Discrete(3, start=-1),
-    MultiDiscrete([2, 3, 4]),
     MultiDiscrete([2, 2], start=[5, -1]),
-    MultiBinary(3),
     MultiBinary([2, 2]),
     Box(-2, 2, (1,)),
     Box(0, 255, (2,), np.uint8),
     Box(-5, 5, (), np.int64),
     Box(-np.inf, np.inf, (2,)),
-    Box(0, np.inf, (2,), np.float64),
     Box(np.float64([-1, 0, -np.inf]), np.float64([3, np.inf, np.inf]), dtype=np.float64),
     Box(-3.4e38, 3.4e38, (2,)),
     NESTED,
@@ -77,27 +73,19 @@ def test_a_bounded_box_is_rescaled_and_every_bound_can_be_reached():
     np.testing.assert_array_equal(taken, np.float32([[-2, 0.1], [0, 0.2], [2, 0.3]]))
     np.testing.assert_allclose(spec.in_environment_units(tf.constant(numbers)), taken)
     np.testing.assert_allclose(spec.from_environment_units(tf.constant(taken)), numbers, atol=1e-6)
-    bytes_ = spec_of(Box(0, 255, (1,), np.uint8))
-    assert bytes_.to_environments(np.float32([[-1], [0.6 / 127.5 - 1], [1]])).tolist() == [
-        *([0], [1], [255])
-    ]
-    asked = np.float32([[-1], [0.6 / 127.5 - 1], [0.9]])
-    np.testing.assert_array_equal(
-        bytes_.in_environment_units(tf.constant(asked)), bytes_.to_environments(asked)
-    )
-
-
-def test_numbers_without_two_bounds_stay_the_environments_own():
-    spec = spec_of(Box(np.float32([0, -np.inf]), np.float32([np.inf, np.inf])))
-    given = np.float32([[-3, -3], [1e5, 1e5]])
-    np.testing.assert_array_equal(spec.to_environments(given), [[0, -3], [1e5, 1e5]])
-    assert [ends.tolist() for ends in spec.parts.policy_bounds] == [[0, -np.inf], [np.inf, np.inf]]
+    bytes_, asked = spec_of(Box(0, 255, (1,), np.uint8)), np.float32([[-1], [0.6 / 127.5 - 1], [1]])
+    for found in (bytes_.to_environments(asked), bytes_.in_environment_units(tf.constant(asked))):
+        np.testing.assert_array_equal(found, [[0], [1], [255]])
+    endless, asked = spec_of(Box(np.float32([0, -np.inf]), np.inf)), np.float32([[-3, -3], [9, 9]])
+    np.testing.assert_array_equal(endless.to_environments(asked), [[0, -3], [9, 9]])
+    bounds = [ends.tolist() for ends in endless.parts.policy_bounds]
+    assert bounds == [[0, -np.inf], [np.inf, np.inf]]
 
 
 def test_a_dict_is_rebuilt_with_its_own_keys_and_types():
     spec = spec_of(NESTED)
     action = spec.to_environments(spec.zeros(2))[1]
-    assert list(action) == ["look", "move", "press"] or set(action) == set(NESTED.spaces)
+    assert set(action) == set(NESTED.spaces)
     assert action["look"][0] == -1
     assert action["look"][0].dtype == np.int64
     assert action["move"].tolist() == [0, 0.5]
@@ -119,9 +107,8 @@ def test_the_network_reads_choices_as_one_hot_and_numbers_as_they_are():
 
 def test_the_network_reads_numbers_beyond_the_bounds_as_the_bounds():
     spec = spec_of(Dict(a=Box(-2, 2, (2,)), b=Box(np.float32([0, -np.inf]), np.inf)))
-    action = {"a": np.float32([[-7, 0.5]]), "b": np.float32([[-3, -1e9]])}
-    read = spec.features(tf.nest.map_structure(tf.constant, action), tf.constant([False]))
-    assert read.numpy().tolist() == [[-1, 0.5, 0, -1e9]]
+    action = {"a": tf.constant([[-7, 0.5]]), "b": tf.constant([[-3, -1e9]])}
+    assert spec.features(action, tf.constant([False])).numpy().tolist() == [[-1, 0.5, 0, -1e9]]
 
 
 @pytest.mark.parametrize(
@@ -136,16 +123,9 @@ def test_the_network_reads_numbers_beyond_the_bounds_as_the_bounds():
     ],
 )
 def test_checkpoints_and_messages_call_them_by_their_space(space, described):
-    found = spec_of(space).describe()
-    assert found == described or str(found).startswith(str(described))
+    assert str(spec_of(space).describe()).startswith(str(described))
     assert from_flags.in_words(5) == "5 actions"
     assert from_flags.in_words("Box([1], -2 to 2)") == "actions Box([1], -2 to 2)"
-
-
-def test_equal_spaces_have_equal_specs():
-    assert spec_of(NESTED) == spec_of(NESTED)
-    assert spec_of(Box(-1, 1, (2,))) != spec_of(Box(-1, 2, (2,)))
-    assert spec_of(Discrete(2)) != spec_of(MultiDiscrete([2]))
 
 
 def test_an_algorithm_for_discrete_actions_refuses_others_in_a_sentence():
@@ -172,25 +152,20 @@ def test_environments_step_by_nested_actions(repeats):
     nest = envs.spec.actions.zeros(2)
     nest["move"][1] = [1, -1]
     envs.step(nest)
-    assert [env.unwrapped.told["move"].tolist() for env in envs._environments] == [
-        *([0, 0.5], [2, 0])
-    ]
+    told = [env.unwrapped.told["move"].tolist() for env in envs._environments]
+    assert told == [[0, 0.5], [2, 0]]
     assert not envs.faults
 
 
 def test_spaces_of_classic_gym_become_those_of_gymnasium():
-    theirs = gym.spaces
-    space = theirs.Dict(
-        a=theirs.Tuple([theirs.Discrete(3, start=1), theirs.MultiDiscrete([2, 3])]),
-        b=theirs.MultiBinary(2),
-        c=theirs.Box(-1, 1, (2,), np.float32),
-    )
-    ours = gym_adapter._as_gymnasium_space(space)
-    assert ours == gymnasium.spaces.Dict(
-        a=Tuple([Discrete(3, start=1), MultiDiscrete([2, 3])]),
-        b=MultiBinary(2),
-        c=Box(-1, 1, (2,), np.float32),
-    )
+    def space(of):
+        return of.Dict(
+            a=of.Tuple([of.Discrete(3, start=1), of.MultiDiscrete([2, 3])]),
+            b=of.MultiBinary(2),
+            c=of.Box(-1, 1, (2,), np.float32),
+        )
+
+    assert gym_adapter._as_gymnasium_space(space(gym.spaces)) == space(gymnasium.spaces)
     assert make_environments("gym:Pendulum-v1", 1, seed=0).spec.actions == spec_of(Box(-2, 2, (1,)))
 
 
@@ -204,8 +179,3 @@ def test_a_policy_returns_what_the_environments_step_takes(tmp_path, space, kind
         action = policy(np.zeros(1), explore=explore)
         assert isinstance(action, kind)
         assert space.contains(action), action
-
-
-def test_zeros_are_an_action():
-    spec = ActionSpec((action_parts.Discrete(2), action_parts.Box((2,), (-1, -1), (1, 1))))
-    assert tf.nest.map_structure(np.shape, spec.zeros(3)) == ((3,), (3, 2))

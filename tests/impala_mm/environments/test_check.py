@@ -41,9 +41,9 @@ def _find_one(bug):
 @pytest.mark.parametrize(
     "name",
     [
-        *("faulty_levels:Sound-v0", "CartPole-v1", "FrozenLake-v1", "gym:CartPole-v1"),
+        *("faulty_levels:Sound-v0", "gym:CartPole-v1", "FrozenLake-v1"),
         *("acting:Signals-v0", "acting:Harbour-v0", "Blackjack-v1"),  # of many spaces
-        *("acting:Doors-v0", "acting:Rooms-v0", "acting:Stalls-v0", "Taxi-v3"),  # with masks
+        *("acting:Doors-v0", "acting:Rooms-v0", "acting:Stalls-v0"),  # with masks
     ],
 )
 def test_nothing_is_found_in_a_sound_environment(name):
@@ -51,88 +51,55 @@ def test_nothing_is_found_in_a_sound_environment(name):
     assert found == []
     assert complete
     assert [call for call in calls if call.startswith("step")][-1] == "step 100"
+    if "Sound" in name:
+        assert calls[calls.index("step 10") + 1 :][:2] == ["reset after step 10", "step 11"]
     assert calls[-1] == "close"
 
 
-def test_episodes_are_reset_at_their_ends():
-    _, calls, _ = _check("faulty_levels:Sound-v0")
-    assert calls[calls.index("step 10") + 1 :][:2] == ["reset after step 10", "step 11"]
+ERRORS = {
+    "ResetRaises": "reset raised KeyError: 'door'",
+    "StepRaises": "step 4 raised AttributeError: .* no attribute 'nosuch'",
+    "NoActionSpace": "it has no action_space: set self.action_space in __init__ to .*Discrete",
+    "OtherSpace": r"4 \(int\) is its observation_space: set self.observation_space .*Box",
+    "WrongShape": r"step 1 returned observation of shape \[3\]",
+    "NotANumber": "step 1 returned observation with NaN or infinity",
+    "NoSuchState": "step 1 returned observation 4 is not one of 4 from 0 on",
+    "InfiniteReward": "step 1 returned the reward inf",
+    "ArrayReward": r"an array of shape \[1\] as reward, .* a number: return float\(reward\)",
+    "MaskInInfo": r'step 1 returned no action mask in info\["action_mask"\]',
+    "MaskInStep": r'step 1 returned an action mask in info\["action_mask"\]',
+    "MaskForbidsAll": "the action mask after step 3 allows no choice of the action",
+    "MaskTooLong": r"reset returned action mask of shape \[4\], and Discrete\(3\) .* \[3\]",
+    "MaskOfTwos": r"action mask of int64 \[2, 2, 0\], which must be bool, or 0 and 1",
+    "MaskOfNumbers": r"its actions Box\(\[3\], 0 to 1\) have no choices",
+}
+WARNINGS = {
+    "OutOfBounds": r"-0.25 at \[1\], which is 0.25 below its space's bound of 0",
+    "Doubles": r"of float64, and its space is of float32: return observation.astype\(np.flo",
+    "Lists": r"observation that is a list: return an array, np.array\(observation, dty",
+    "NumberAsEnd": r"returned 0 \(int\) as truncated, which must be .*: return bool\(trunca",
+    "NoInfo": "reset returned None as info",
+    "NoSeed": "two resets with seed=1",
+    "OldStep": "step returned a tuple of 4, as in gym before 0.26",
+    "OldReset": r"reset returned an array of shape \[2\], as ",
+    "Unseeded": r"two resets with seed=1 .* different observations.*super\(\).reset\(seed=se",
+}
 
 
-@pytest.mark.parametrize(
-    ("bug", "sentence"),
-    [
-        ("ResetRaises", "reset raised KeyError: 'door'"),
-        ("StepRaises", "step 4 raised AttributeError: .* no attribute 'nosuch'"),
-        (
-            "NoActionSpace",
-            "it has no action_space: set self.action_space in __init__ to .*Discrete",
-        ),
-        ("OtherSpace", r"4 \(int\) is its observation_space: set self.observation_space .*Box"),
-        (
-            "WrongShape",
-            r"step 1 returned observation of shape \[3\], and its space has the shape \[2\]",
-        ),
-        ("NotANumber", "step 1 returned observation with NaN or infinity"),
-        ("NoSuchState", "step 1 returned observation 4 is not one of 4 from 0 on"),
-        ("InfiniteReward", "step 1 returned the reward inf, which must be finite"),
-        ("ArrayReward", r"an array of shape \[1\] as reward, .* a number: return float\(reward\)"),
-        (
-            "MaskInInfo",
-            r'step 1 returned no action mask in info\["action_mask"\]: an environment that offers '
-            r"one must offer it after every reset and every step",
-        ),
-        (
-            "MaskInStep",
-            r'step 1 returned an action mask in info\["action_mask"\], and the first reset .* none',
-        ),
-        ("MaskForbidsAll", "the action mask after step 3 allows no choice of the action: it must"),
-        ("MaskTooLong", r"reset returned action mask of shape \[4\], and Discrete\(3\) .* \[3\]"),
-        ("MaskOfTwos", r"action mask of int64 \[2, 2, 0\], which must be bool, or 0 and 1"),
-        ("MaskOfNumbers", r"its actions Box\(\[3\], 0 to 1\) have no choices .*: remove the mask"),
-    ],
-)
-def test_what_fails_in_a_training_is_an_error(bug, sentence):
+@pytest.mark.parametrize("bug", ERRORS | WARNINGS)
+def test_what_fails_in_a_training_is_an_error_and_what_is_a_mistake_is_a_warning(bug):
     found = _find_one(bug)
-    assert found.is_error
-    assert re.search(sentence, found.sentence), found.sentence
-
-
-@pytest.mark.parametrize(
-    ("bug", "sentence"),
-    [
-        ("OutOfBounds", r"-0.25 at \[1\], which is 0.25 below its space's bound of 0: correct"),
-        ("Doubles", r"of float64, and its space is of float32: return observation.astype\(np.flo"),
-        ("Lists", r"observation that is a list: return an array, np.array\(observation, dty"),
-        ("NumberAsEnd", r"returned 0 \(int\) as truncated, which must be .*: return bool\(trunca"),
-        ("NoInfo", "reset returned None as info, which must be a dictionary"),
-        ("NoSeed", r"two resets with seed=1 .* different observations.*super\(\).reset\(seed=se"),
-        (
-            "OldStep",
-            "step returned a tuple of 4, as in gym before 0.26: .* terminated, .*; return "
-            "observation, reward, terminated, truncated, info",
-        ),
-        ("OldReset", r"reset returned an array of shape \[2\], as .*, {}"),
-        ("Unseeded", r"two resets with seed=1 .* different observations.*super\(\).reset\(seed=se"),
-    ],
-)
-def test_what_can_be_trained_but_is_probably_a_mistake_is_a_warning(bug, sentence):
-    found = _find_one(bug)
-    assert not found.is_error
-    assert re.search(sentence, found.sentence), found.sentence
+    assert found.is_error == (bug in ERRORS)
+    assert re.search((ERRORS | WARNINGS)[bug], found.sentence), found.sentence
 
 
 def test_an_exception_is_shown_with_the_frames_of_the_users_code_alone():
     lines = _find_one("ResetRaises").traceback.splitlines()
-    assert lines[0] == "Traceback (most recent call last):"
-    assert [line for line in lines if "File" in line] == [
-        line for line in lines if "faulty_levels.py" in line
-    ]
-    assert "in _start" in "\n".join(lines)
+    files = [line for line in lines if "File" in line]
+    assert "in _start" in files[-1]
+    assert all("faulty_levels.py" in line for line in files)
     assert lines[-1] == "KeyError: 'door'"
 
-
-def test_an_environment_that_cannot_be_made_is_an_error():
     def lacks_one():
         return 1 / 0
 
@@ -141,33 +108,18 @@ def test_an_environment_that_cannot_be_made_is_an_error():
     assert "in lacks_one" in found.traceback
 
 
-@pytest.mark.parametrize("metadata", [None, {}, {"render_fps": 7}])
+@pytest.mark.parametrize("metadata", [None, {}])
 def test_an_environment_without_metadata_is_sound(metadata):
-    class Bare(Sound):
-        pass
-
-    Bare.metadata = metadata
-    found, _, complete = _check(level(Bare))
+    bare = type("Bare", (Sound,), {"metadata": metadata})
+    found, _, complete = _check(level(bare))
     assert (found, complete) == ([], True)
-    make_environments(level(Bare), 1, 0).close()
+    make_environments(level(bare), 1, 0).close()
 
 
 def test_an_environment_of_several_agents_is_refused_with_what_to_do():
-    class Parallel:  # as PettingZoo's
-        possible_agents = agents = ("north", "south")
-        metadata = None
-
-        def observation_space(self, agent):
-            return Discrete(2)
-
+    class Parallel(Sound):  # as PettingZoo's
         def action_space(self, agent):
             return Discrete(2)
-
-        def reset(self, seed=None, options=None):
-            return dict.fromkeys(self.agents, 0), {}
-
-        def step(self, actions):
-            return {}, {}, {}, {}, {}
 
     name = level(Parallel)
     (found,), _, _ = _check(name)
@@ -175,7 +127,6 @@ def test_an_environment_of_several_agents_is_refused_with_what_to_do():
     assert found.sentence.startswith(name)
     assert "an environment of several agents" in found.sentence
     assert "gymnasium.Env" in found.sentence, "it says what to do"
-    assert "bound method" not in found.sentence
 
 
 def test_an_environment_is_closed_and_its_error_reported():
@@ -194,7 +145,7 @@ def test_the_time_limit_is_kept_between_steps():
     assert "step 1" not in calls
 
 
-@pytest.mark.parametrize("name", ["PongNoFrameskip-v4", "ALE/Pong-v5", "catch"])
+@pytest.mark.parametrize("name", ["ALE/Pong-v5", "catch"])
 def test_games_of_atari_and_our_own_levels_are_trusted(name):
     if name != "catch":
         pytest.importorskip("ale_py")
@@ -215,45 +166,32 @@ ROOM = Dict(doors=Tuple([DOOR, DOOR]), lamps=MultiBinary(2))
     ("space", "observation", "is_error", "sentence"),
     [
         (EYE, np.full((2, 2), 0.5), False, "of float64, and its space is of uint8, in which fract"),
-        (EYE, "x", True, "observation of shape [], and its space has the shape [2, 2]"),
         (EYE, [[1], [2, 3]], True, "inhomogeneous"),
-        (EYE, np.full((2, 2), 3, object), False, "observation of object, and its space is of uint"),
         (EYE, np.full((2, 2), 256), True, "observation of int64 with 256, which no byte holds"),
-        (EYE, None, True, "observation of shape []"),
         (DOOR, 5, True, "observation 5 is not one of 3 from 2 on"),
-        (DOOR, [2], True, "observation of shape [1], and its space has the shape []"),
         (DOOR, 4.0, False, "observation 4.0, which is no integer: return int(observation)"),
         (ANGLE, np.array([4], np.float32), False, "with 4 at [0], which is 0.858407 above its spa"),
         (KEYS, [0, 8], True, "observation [0 8] is not one of [2, 3] from [0, 5] on"),
         (KEYS, np.array([1.0, 5]), False, "which is no integer: return astype(np.int64)"),
         (MultiBinary(2), [0, 2], False, "with 2 at [1], which is 1 above its space's bound of 1"),
         (ROOM, {"doors": (2, 3)}, True, "observation without the key 'lamps' of its space"),
-        (ROOM, [0], True, "observation without the key 'doors' of its space"),
         (ROOM, None, True, "None and its space is Dict('doors': "),
         (ROOM, {"doors": (2,), "lamps": [0, 0]}, True, "observation['doors'] of 1 parts, and its"),
-        (ROOM, {"doors": (2, 9), "lamps": [0, 0]}, True, "observation 9 is not one of 3 from 2 on"),
         (ROOM, {"doors": (2, 3.0), "lamps": [0, 0]}, False, "observation['doors'][1] 3.0, which"),
+        # Numbers that differ by their rounding are in their space.
+        (DOOR, np.array(4), False, ""),
+        (ANGLE, np.array([np.pi], np.float32) * 1.0000001, False, ""),
+        (ROOM, {"doors": (2, 4), "lamps": np.array([0, 1], np.int8)}, False, ""),
     ],
 )
 def test_an_observation_is_an_error_only_if_a_training_cannot_use_it(
     space, observation, is_error, sentence
 ):
-    _, found, said = next(find_problems(observation, space, _read(space)))
-    assert found == is_error
-    assert sentence in said
-
-
-@pytest.mark.parametrize(
-    ("space", "observation"),
-    [
-        (DOOR, np.array(4)),
-        (ANGLE, np.array([np.pi], np.float32) * 1.0000001),
-        (KEYS, np.array([1, 7])),
-        (ROOM, {"doors": (2, 4), "lamps": np.array([0, 1], np.int8)}),
-    ],
-)
-def test_numbers_that_differ_by_their_rounding_are_in_their_space(space, observation):
-    assert list(find_problems(observation, space, _read(space))) == []
+    found = list(find_problems(observation, space, _read(space)))
+    assert bool(found) == bool(sentence)
+    for _, error, said in found[:1]:
+        assert error == is_error
+        assert sentence in said
 
 
 def test_numbers_are_used_whatever_their_type():
@@ -264,11 +202,8 @@ def test_numbers_are_used_whatever_their_type():
 
     (found,), _, complete = _check(level(Exact))
     assert complete
-    assert (
-        "an array of shape [] as terminated, which must be True or False: return b"
-        in found.sentence
-    )
     assert not found.is_error
+    assert "an array of shape [] as terminated" in found.sentence
 
 
 def test_a_reset_of_compiled_code_needs_no_signature(monkeypatch):
@@ -281,27 +216,18 @@ def test_a_reset_of_compiled_code_needs_no_signature(monkeypatch):
 
 def _in_process(*bugs, seconds=20.0):
     names = [f"faulty_levels:{bug}-v0" for bug in bugs]
-    begin = CheckProcess([*names, "catch"], {}, seconds, hides_gpus=True)
-    return begin.result()
-
-
-def test_what_raises_without_a_frame_of_the_users_code_is_shown_with_its_place():
-    checked = CheckProcess(["asyncio:get_running_loop"], {}, 20.0, hides_gpus=True)
-    ((sentence, traceback),) = checked.result().errors
-    assert "making it raised RuntimeError: no running event loop" in sentence
-    assert re.search(r'File ".*\.py", line \d+, in ', traceback)
+    return CheckProcess([*names, "catch"], {}, seconds, hides_gpus=True).result()
 
 
 def test_a_level_that_ends_its_process_is_named_with_the_call_and_the_next_ones_are_checked():
-    errors, warnings = _in_process("Exits", "OutOfBounds", "Crashes")
+    errors, warnings = _in_process("Exits", "OutOfBounds", "Crashes", seconds=60.0)
     (exits, printed), (crashes, stack) = errors
     assert exits == "faulty_levels:Exits-v0: its process ended with exit code 3 in step 1"
     assert printed == "the simulator has no licence"
     assert crashes == "faulty_levels:Crashes-v0: its process was killed by SIGSEGV in step 1"
     assert re.search(r"faulty_levels.py\", line \d+ in see", stack)
     assert "check.py" not in stack
-    assert len(warnings) == 1
-    assert "0.25 below" in warnings[0]
+    assert ["0.25 below" in warning for warning in warnings] == [True]
 
 
 def test_a_call_that_never_returns_is_named_with_its_line(monkeypatch):
@@ -320,8 +246,7 @@ def test_too_little_time_for_all_steps_is_a_warning(monkeypatch):
     seconds = min(1.2 * load(), 0.04 * check.STEPS)
     errors, (warning,) = _in_process("Slow", seconds=seconds)
     assert errors == []
-    said = rf"Slow-v0: \d+ steps were made when the check ended after {seconds:g} s"
-    assert re.search(said, warning)
+    assert re.search(rf"\d+ steps were made when the check ended after {seconds:g} s", warning)
 
 
 def test_an_environment_that_is_not_made_in_time_can_clean_up(tmp_path, monkeypatch):
@@ -333,14 +258,6 @@ def test_an_environment_that_is_not_made_in_time_can_clean_up(tmp_path, monkeypa
     assert not file.exists()
 
 
-def test_our_own_levels_need_no_process(monkeypatch):
-    monkeypatch.setattr(check_process.subprocess, "Popen", None)
-    assert CheckProcess(["catch", "Memory"], {}, 5.0, hides_gpus=True).result() == (
-        [],
-        [],
-    )
-
-
 def test_the_check_does_not_load_tensorflow_which_takes_longer_than_itself():
     code = "import sys; import impala_mm.environments.check; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
@@ -350,6 +267,5 @@ def test_files_of_the_current_folder_are_not_run_by_the_check(tmp_path, monkeypa
     """The folder may be another user's."""
     (tmp_path / "json.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)
-    checked = CheckProcess(["faulty_levels:Crashes-v0"], {}, 60.0, hides_gpus=True)
-    [(sentence, _)] = checked.result().errors
+    [(sentence, _)] = _in_process("Crashes").errors
     assert sentence.startswith("faulty_levels:Crashes-v0: ")

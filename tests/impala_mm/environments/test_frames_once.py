@@ -64,9 +64,12 @@ CASES = {
 
 
 @pytest.mark.parametrize(
-    ("num_envs", "steps"), [(2, 600), pytest.param(8, 5000, marks=pytest.mark.slow)]
+    ("rom", "num_envs", "steps"),
+    [
+        *(("breakout", 2, 440), ("pong", 2, 200)),
+        *(pytest.param(rom, 8, 5000, marks=pytest.mark.slow) for rom in CASES),
+    ],
 )
-@pytest.mark.parametrize("rom", CASES)
 def test_stacks_are_those_of_ales_own_vector_bit_for_bit(rom, num_envs, steps):
     """Compare the stacks of the actor, and those of the learner from an unroll's bytes."""
     options, limit = CASES[rom]

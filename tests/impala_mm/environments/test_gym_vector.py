@@ -1,11 +1,8 @@
 """The step convention, statistics and faults of environments stepped in one process."""
 
-import sys
-
-import gymnasium
 import numpy as np
 import pytest
-from counting import KINDS, Counting, level
+from counting import Counting, level
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,24 +47,6 @@ def test_the_step_convention_as_written_by_hand():
         assert mask == (not played.first[t, 0])
     assert played.observation.dtype == played.reward.dtype == np.float32
     assert envs.faults == []
-
-
-def test_three_environments_end_and_reset_each_for_itself():
-    courses = [  # R: reset, .: a step, u: truncated, x: terminated
-        "R..uR..xRxR.",
-        "R..xRxR..uR.",
-        "RxR..uR..xRx",
-    ]
-    actions = np.random.default_rng(0).integers(0, 4, (11, 3))
-    played = _play(make_environments(COUNTING, 3, seed=0), actions)
-    for i, course in enumerate(courses):
-        assert played.first[:, i].tolist() == [mark == "R" for mark in course]
-        assert played.truncated[:, i].tolist() == [mark == "u" for mark in course]
-        assert played.terminated[:, i].tolist() == [mark == "x" for mark in course]
-        assert played.observation[:, i, 0].tolist() == list(range(12))
-        asked = [0, *actions[:, i].tolist()]
-        due = [0 if mark == "R" else action for mark, action in zip(course, asked, strict=True)]
-        assert played.reward[:, i].tolist() == due
 
 
 def test_each_episode_is_reported_as_training_episode_and_as_game():
@@ -124,69 +103,46 @@ def test_whatever_the_ends_entries_agree_with_each_other(kinds, steps):
 
     made = iter([[(1, "truncated")], *kinds])  # the first is only looked at
     envs = make_environments(level(lambda: Both(next(made))), len(kinds), seed=0)
-    played = _play(envs, np.ones((steps, len(kinds)), np.int64))
+    actions = np.random.default_rng(steps).integers(0, 4, (steps, len(kinds)))
+    played = _play(envs, actions)
     ended = played.terminated | played.truncated
     assert envs.faults == []
     assert not played.fault.any()
     assert played.first[0].all()
     assert (played.first[1:] == ended[:-1]).all()
     assert not (played.first & ended).any()
-    assert (played.reward == ~played.first).all()
+    assert (played.reward[1:] == np.where(played.first[1:], 0, actions)).all()
     games = [episode for episode in envs.episodes() if episode.whole_game]
     assert len(games) == ended.sum()
-    assert all(game.length == game.episode_return for game in games)
     for i in range(len(kinds)):
-        last = np.flatnonzero(ended[:, i]).max(initial=0)
-        lengths = sum(game.length for game in games if game.environment == i)
-        assert lengths == (~played.first[: last + 1, i]).sum()
+        since = np.flatnonzero(ended[:, i]).max(initial=0) + 1
+        mine = [game for game in games if game.environment == i]
+        assert sum(game.length for game in mine) == (~played.first[:since, i]).sum()
+        assert sum(game.episode_return for game in mine) == played.reward[:since, i].sum()
 
 
-class Faulty(Counting):
-    """An environment that fails when the action is 3."""
-
-    fault = None
-
-    def step(self, action):
-        observation, reward, terminated, truncated, info = super().step(action)
-        if action == 3:
-            if self.fault == "raises":
-                raise ValueError("boom\nand more")
-            if self.fault == "exits":
-                sys.exit(3)
-            if self.fault == "reward":
-                reward = float("nan")
-            if self.fault == "no reward":
-                reward = None
-            if self.fault == "shape":
-                observation = np.zeros(3, np.float32)
-            if self.fault == "infinite":
-                observation = np.array([np.inf])
-            if self.fault == "three":
-                return observation, reward, terminated
-            if self.fault == "end":
-                reward, terminated = float("-inf"), True
-        return observation, reward, terminated, truncated, info
+def _raise(error):
+    raise error
 
 
 @pytest.mark.parametrize(
-    ("fault", "line"),
+    ("wrong", "line"),
     [
-        ("raises", "ValueError: boom and more"),
-        ("exits", "SystemExit: 3"),
-        ("reward", "ValueError: reward nan"),
-        ("no reward", "ValueError: reward nan"),
-        ("shape", "ValueError: observation of shape [3], and its space has the shape [1]"),
-        ("infinite", "ValueError: observation with NaN or infinity"),
-        (
-            "three",
-            "step must return (observation, reward, terminated, truncated, info): "
-            "ValueError: not enough values to unpack (expected 5, got 3)",
-        ),
-        ("end", "ValueError: reward -inf"),
+        (lambda seen, *rest: _raise(ValueError("boom\nand more")), "ValueError: boom and more"),
+        (lambda seen, *rest: _raise(SystemExit(3)), "SystemExit: 3"),
+        (lambda seen, reward, *rest: (seen, None, *rest), "ValueError: reward nan"),
+        (lambda seen, reward, end, *rest: (seen, -np.inf, True, *rest), "ValueError: reward -inf"),
+        (lambda seen, *rest: (np.zeros(3), *rest), "observation of shape [3]"),
+        (lambda seen, *rest: (seen * np.inf, *rest), "observation with NaN or infinity"),
+        (lambda *rest: rest[:3], "step must return (observation, reward, terminated, truncated"),
     ],
 )
-def test_a_fault_costs_its_environment_and_no_other(monkeypatch, fault, line):
-    monkeypatch.setattr(Faulty, "fault", fault)
+def test_a_fault_costs_its_environment_and_no_other(wrong, line):
+    class Faulty(Counting):
+        def step(self, action):
+            result = super().step(action)
+            return wrong(*result) if action == 3 else result
+
     name = level(lambda: Faulty([(4, "terminated")]))
     envs = make_environments(name, 4, seed=0)
     envs.reset()
@@ -198,8 +154,10 @@ def test_a_fault_costs_its_environment_and_no_other(monkeypatch, fault, line):
         assert step.observation[3] == 0
         assert not step.truncated.any()
         assert not step.terminated[3]
-    assert [fault.text for fault in envs.faults] == [f"environment 3 of {name}: {line}"]
-    assert envs.faults[0].environment == 3
+    (fault,) = envs.faults
+    assert fault.text.startswith(f"environment 3 of {name}: ")
+    assert line in fault.text
+    assert fault.environment == 3
     assert {(e.environment, e.episode_return, e.length) for e in envs.episodes()} == {
         (i, 5.0, 4) for i in range(3)
     }
@@ -267,17 +225,6 @@ def test_what_was_made_is_closed_when_a_copy_cannot_be_made():
     assert closed == made
 
 
-def test_interrupts_are_no_faults():
-    class Interrupted(Counting):
-        def step(self, action):
-            raise KeyboardInterrupt
-
-    envs = make_environments(level(Interrupted), 1, seed=0)
-    envs.reset()
-    with pytest.raises(KeyboardInterrupt):
-        envs.step(np.array([0]))
-
-
 def test_equal_seeds_play_equal_games_and_every_copy_its_own():
     def observed(seed):
         envs = make_environments("CartPole-v1", 3, seed)
@@ -299,28 +246,15 @@ def test_only_the_first_reset_is_seeded_and_a_rebuilt_copy_has_a_new_seed():
             seeds.append(seed)
             return super().reset(seed=seed)
 
-    envs = make_environments(level(Seeded), 2, seed=7)
+    envs = make_environments(level(Seeded), 2, seed=2**33 - 1)
     seeds.clear()  # one environment was reset to see whether its info has a mask
     envs.reset()
     envs.reset()
-    assert seeds == [7, 8, None, None]
+    assert seeds == [2**31 - 1, 0, None, None], "no simulator takes a larger one"
     envs.rebuild(0)
     envs.rebuild(0)
     assert None not in seeds[4:]
-    assert len({7, 8, *seeds[4:]}) == 4
-
-
-def test_a_large_seed_is_one_that_simulators_take():
-    seeds = []
-
-    class Seeded(Counting):
-        def reset(self, *, seed=None, options=None):
-            seeds.append(seed)
-            return super().reset(seed=seed, options=options)
-
-    gymnasium.register("Seeded-v0", entry_point=Seeded)
-    make_environments("Seeded-v0", 2, 2**33 - 1).reset()
-    assert seeds[-2:] == [2**31 - 1, 0]
+    assert len({2**31 - 1, 0, *seeds[4:]}) == 4
 
 
 def test_repeated_actions_sum_rewards_up_to_the_episodes_end():
@@ -331,27 +265,3 @@ def test_repeated_actions_sum_rewards_up_to_the_episodes_end():
     assert played.observation[:, 0, 0].tolist() == [0, 2, 3, 4, 6, 7]
     assert played.truncated[:, 0].tolist() == [NO, NO, YES, NO, NO, NO]
     assert [e[2:] for e in envs.episodes()] == [(3.0, 2)] * 2 + [(6.0, 2)] * 2, "length in steps"
-
-
-def test_steps_share_their_arrays_and_a_rebuilt_row_does_not():
-    envs = make_environments(COUNTING, 2, seed=0)
-    before = envs.reset()
-    kept = before.observation.copy()
-    row = envs.rebuild(0)
-    assert (before.observation == kept).all()
-    step = envs.step(np.array([0, 0]))
-    assert step.observation is before.observation
-    assert row.first.all()
-
-
-def test_actions_are_numbered_from_zero():
-    class Shifted(Counting):
-        action_space = gymnasium.spaces.Discrete(3, start=-1)
-
-    envs = make_environments(level(Shifted), 1, seed=0)
-    assert envs.spec.num_actions == 3
-    assert _play(envs, [[0], [2]]).reward[:, 0].tolist() == [0, -1, 1]
-
-
-def test_the_counting_environment_is_as_its_table_says():
-    assert [length for length, _ in KINDS] == [3, 3, 1]

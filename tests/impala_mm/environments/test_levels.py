@@ -23,24 +23,11 @@ WITHOUT_GOALS = (
 )
 
 
-def test_the_spec_of_a_gymnasium_id():
-    assert level_spec("CartPole-v1") == EnvironmentSpec(
-        "CartPole-v1",
-        tf.TensorSpec([4], tf.float32),
-        ActionSpec(action_parts.Discrete(2)),
-        1,
-        475.0,
-        without_goals=WITHOUT_GOALS,
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "shape", "choices", "threshold"),
     [
-        ("catch", [10, 5], 3, 0.9),
+        ("CartPole-v1", [4], 2, 475.0),
         ("Catch", [10, 5], 3, 0.9),
-        ("impala_mm/Catch-v0", [10, 5], 3, 0.9),
-        ("memory", [4], 2, 0.95),
         ("impala_mm/Memory-v0", [4], 2, 0.95),
         ("sandbox.own_environment:Corridor-v0", [1], 2, 0.85),
         ("counting:Counting-v0", [1], 4, None),
@@ -61,74 +48,39 @@ def test_ids_that_are_known(name, shape, choices, threshold):
     ("options", "sentence"),
     [
         ({"sticky_actions": 0.25}, "works only with Atari games: give --sticky_actions=-1"),
-        (
-            {"no_reward_steps": 9, "full_action_space": True},
-            "full_action_space and no_reward_steps work only",
-        ),
-        ({"life_loss_ends": False, "max_frames": 9}, "Atari game, and max_frames works"),
+        ({"no_reward_steps": 9, "full_action_space": True}, "full_action_space and no_reward_ste"),
+        ({"life_loss_ends": False, "max_frames": 9}, "and max_frames works"),
     ],
 )
 def test_atari_options_are_refused_elsewhere(options, sentence):
-    with pytest.raises(BadLevel, match=sentence) as refused:
+    with pytest.raises(BadLevel, match=f"catch is not an Atari game, .*{sentence}"):
         level_spec("catch", **options)
-    assert str(refused.value).startswith("catch is not an Atari game, and ")
     assert level_spec("catch", life_loss_ends=False).num_actions == 3
 
 
-def test_an_environment_of_classic_gym_plays_as_in_gym():
-    envs = make_environments("gym:CartPole-v1", 2, seed=3)
-    theirs = gym.make("CartPole-v1", disable_env_checker=True)
-    observation, _ = theirs.reset(seed=4)
-    np.testing.assert_array_equal(envs.reset().observation[1], observation)
-    for action in np.random.default_rng(0).integers(0, 2, 100):
-        observation, reward, terminated, truncated, _ = theirs.step(int(action))
-        step = envs.step(np.array([0, action]))
-        np.testing.assert_array_equal(step.observation[1], observation)
-        assert (step.reward[1], step.terminated[1], step.truncated[1]) == (
-            reward,
-            terminated,
-            truncated,
-        )
-        if terminated or truncated:
-            break
-    assert terminated
-    assert envs.faults == []
-
-
 MODULE = """
-import {library}
-import numpy as np
-
-class Mine({library}.Env):
-    observation_space = {library}.spaces.Box(0, 1, (2,), np.float32)
-    action_space = {library}.spaces.Discrete(2)
+import gym
+class Mine(gym.Env):
+    observation_space, action_space = gym.spaces.Box(0, 1, (2,)), gym.spaces.Discrete(2)
     def reset(self, *, seed=None, options=None):
-        return np.zeros(2, np.float32), {{}}
+        return self.observation_space.sample(), {}
     def step(self, action):
-        return np.ones(2, np.float32), 1.0, True, False, {{}}
-
-{register}("{name}", entry_point=Mine, reward_threshold=1.5)
+        return self.observation_space.sample(), 1.0, True, False, {}
+gym.register("GymMine-v0", entry_point=Mine, reward_threshold=1.5)
 """
 
 
-@pytest.mark.parametrize("library", ["gymnasium", "gym"])
-def test_a_module_of_ones_own_registers_its_environment(tmp_path, monkeypatch, library):
-    name = f"{library.capitalize()}Mine-v0"
-    text = MODULE.format(
-        library=library, register=f"{library}.envs.registration.register", name=name
-    )
-    (tmp_path / f"my_{library}_package.py").write_text(text)
+def test_a_module_of_ones_own_registers_its_environment_of_classic_gym(tmp_path, monkeypatch):
+    (tmp_path / "my_gym_package.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    spec = level_spec(f"my_{library}_package:{name}")
-    assert spec.reward_threshold == 1.5
-    if library == "gym":
-        assert level_spec(name).num_actions == 2, "gym's ids need no prefix"
-        assert name not in gymnasium.registry
-    envs = make_environments(f"my_{library}_package:{name}", 1, seed=0)
+    assert level_spec("my_gym_package:GymMine-v0").reward_threshold == 1.5
+    assert level_spec("GymMine-v0").num_actions == 2, "gym's ids need no prefix"
+    assert "GymMine-v0" not in gymnasium.registry
+    envs = make_environments("my_gym_package:GymMine-v0", 1, seed=0)
     envs.reset()
     assert envs.step(np.array([1])).terminated.all()
-    with pytest.raises(BadLevel, match=f"did you mean my_{library}_package:{name}"):
-        level_spec(f"my_{library}_package:{name}".replace("Mine", "Mines"))
+    with pytest.raises(BadLevel, match="did you mean my_gym_package:GymMine-v0"):
+        level_spec("my_gym_package:GymMines-v0")
 
 
 class OldEnv:
@@ -164,7 +116,7 @@ class OldStep(OldGymnasium):
         return seed, {}
 
 
-class OldReset(OldGymnasium):
+class ModernClassic(OldClassic):
     def reset(self, *, seed=None, options=None):
         self.seed(seed)
         return seed
@@ -174,26 +126,18 @@ class OldReset(OldGymnasium):
         return observation, reward, False, done, info
 
 
-class ModernClassic(OldReset, gym.Env):
-    observation_space = gym.spaces.Discrete(5)
-    action_space = gym.spaces.Discrete(2)
-
-
 gym.register("OldClassic-v0", entry_point=OldClassic)
-gym.register("OldClassicWithLimit-v0", entry_point=OldClassic, max_episode_steps=99)
-gymnasium.register("OldGymnasium-v0", entry_point=OldGymnasium)
 gymnasium.register("OldGymnasiumWithLimit-v0", entry_point=OldGymnasium, max_episode_steps=99)
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "repeats"),
     [
-        *("OldClassic-v0", "OldClassicWithLimit-v0", f"{__name__}:OldClassic"),
-        *("OldGymnasium-v0", "OldGymnasiumWithLimit-v0", f"{__name__}:OldGymnasium"),
-        *(f"{__name__}:OldStep", f"{__name__}:OldReset", f"{__name__}:ModernClassic"),
+        *(("OldClassic-v0", 1), ("OldGymnasiumWithLimit-v0", 2), (f"{__name__}:OldGymnasium", 1)),
+        *((f"{__name__}:OldStep", 1), (f"{__name__}:OldStep", 2)),
+        *((f"{__name__}:ModernClassic", 1), (f"{__name__}:OldClassic", 2)),
     ],
 )
-@pytest.mark.parametrize("repeats", [1, 2])
 def test_environments_of_classic_gym_or_an_old_api_play_registered_or_not(name, repeats):
     envs = make_environments(name, 1, seed=0, num_action_repeats=repeats)
     assert envs.reset().observation.tolist() == [[1, 0, 0, 0, 0]]
@@ -262,22 +206,17 @@ def test_a_fault_of_an_old_environment_names_its_method():
     ("name", "sentence"),
     [
         ("CartPol-v1", "there is no environment CartPol-v1; did you mean CartPole-v1 or"),
-        ("cartpole-v1", "did you mean CartPole-v1 or"),
-        ("CartPole", "did you mean CartPole-v1 or"),
         ("CartPole-v7", "did you mean CartPole-v1 or"),
         ("ALE/Pnog-v5", "did you mean ALE/Pong-v5"),
         ("Breakout-v5", "did you mean ALE/Breakout-v5"),
         ("PongNoFrameSkip-v4", "did you mean PongNoFrameskip-v4"),
         ("cach", "did you mean catch?"),
         ("catch-v0", "did you mean impala_mm/Catch-v0"),
-        ("memry", "did you mean memory or"),
         ("gym:CartPol-v1", "did you mean gym:CartPole-v1 or gym:CartPole-v0"),
         ("counting:Countin-v0", "did you mean counting:Counting-v0"),
         ("xyzzy", "there is no environment xyzzy; a level is the id of a gymnasium or gym"),
         ("", "a level is the id of"),
-        ("foo bar/v", "a level is the id of"),
-        ("my_packge:MyEnv-v0", "my_packge:MyEnv-v0: no module named 'my_packge' was found in "),
-        ("no module:MyEnv-v0", "no module named 'no module' was found in "),
+        ("my_packge:MyEnv-v0", "no module named 'my_packge' was found in "),
         (".:MyEnv-v0", "no module named '.' was found in "),
     ],
 )
@@ -299,18 +238,20 @@ def test_an_environment_that_lacks_a_package_says_which(library):
         make_environments(name, 1, seed=0)
 
 
+ACTIONS, SEEN = "action_space", "observation_space"
+
+
 @pytest.mark.parametrize(
     ("which", "space", "sentence"),
     [
-        ("action_space", Text(5), "takes actions from Text.*: only Discrete, MultiDiscrete"),
-        ("action_space", Dict(a=Discrete(2), b=Sequence(Discrete(2))), ", with Sequence.* in it: "),
-        ("action_space", Graph(Box(0, 1, (2,)), None), "only Discrete, MultiDiscrete, MultiBin"),
-        ("action_space", Tuple([]), "a gymnasium.ActionWrapper of yours can make one"),
-        ("observation_space", Text(5), r"observes Text\(.*\): only Box .*is a text: make a Multi"),
-        ("observation_space", Dict(a=Discrete(2), b=Text(5)), "Text.* in it: .*FilterObservation"),
-        ("observation_space", Graph(Box(0, 1, (2,)), None), "is a graph: make a Box of its nodes"),
-        ("observation_space", Tuple([Sequence(Discrete(2))]), "a sequence of any length: fill it"),
-        ("observation_space", Dict(), "only Box observations of numbers, Discrete, MultiDiscrete"),
+        (ACTIONS, Text(5), "takes actions from Text.*: only Discrete, MultiDiscrete"),
+        (ACTIONS, Dict(a=Discrete(2), b=Sequence(Discrete(2))), ", with Sequence.* in it: "),
+        (ACTIONS, Tuple([]), "takes actions from Tuple"),
+        (SEEN, Text(5), r"observes Text\(.*\): only Box .*is a text: make a Multi"),
+        (SEEN, Dict(a=Discrete(2), b=Text(5)), "Text.* in it: .*FilterObservation"),
+        (SEEN, Graph(Box(0, 1, (2,)), None), "is a graph: make a Box of its nodes"),
+        (SEEN, Tuple([Sequence(Discrete(2))]), "a sequence of any length: fill it"),
+        (SEEN, Dict(), "only Box observations of numbers, Discrete, MultiDiscrete"),
     ],
 )
 def test_unsupported_spaces_are_refused_and_the_environment_closed(which, space, sentence):
@@ -323,36 +264,12 @@ def test_unsupported_spaces_are_refused_and_the_environment_closed(which, space,
 
         def close(self):
             closed.append(self)
-
-    name = level(Odd)
-    with pytest.raises(BadLevel, match=sentence) as refused:
-        level_spec(name)
-    assert str(refused.value).startswith(f"{name} ")
-    assert len(closed) == 1
-
-
-def test_an_environment_that_cannot_be_closed_has_a_spec_all_the_same():
-    class Held(Counting):
-        def close(self):
             raise RuntimeError("the simulator is gone")
 
-    assert level_spec(level(Held)).observation.shape == [1]
-
-
-def test_the_own_environment_of_the_sandbox_is_solved_by_walking_on():
-    envs = make_environments("sandbox.own_environment:Corridor-v0", 1, seed=0)
-    envs.reset()
-    for _ in range(10):
-        step = envs.step(np.array([1]))
-    assert step.terminated.all()
-    envs.step(np.array([0]))
-    for _ in range(50):
-        step = envs.step(np.array([0]))
-    assert step.truncated.all()
-    on, _, back, _ = envs.episodes()
-    assert on[2:] == (pytest.approx(0.9), 10)
-    assert on.episode_return > envs.spec.reward_threshold
-    assert back[2:] == (pytest.approx(-0.5), 50)
+    name = level(Odd)
+    with pytest.raises(BadLevel, match=f"^{name} .*{sentence}"):
+        level_spec(name)
+    assert len(closed) == 1
 
 
 def _shows(space, observation):
@@ -380,9 +297,7 @@ def _first(name, **options):
     ("space", "observation", "dtype"),
     [
         (Box(0, 255, (2, 2, 3), np.uint8), np.full((2, 2, 3), 200, np.uint8), np.uint8),
-        (Box(-1, 1, (3,), np.float64), np.full(3, 0.5), np.float32),
         (Box(-5, 5, (3,), np.int64), np.full(3, -4), np.float32),
-        (Box(0, 1, (2,), np.float32), [0.25, 0.75], np.float32),
         (Box(0, 1, (), np.float32), 0.5, np.float32),
     ],
 )
@@ -393,9 +308,7 @@ def test_boxes_keep_uint8_and_are_float32_otherwise(space, observation, dtype):
 
 
 def test_a_discrete_observation_becomes_one_hot():
-    assert _first(_shows(Discrete(4), 2)).tolist() == [0, 0, 1, 0]
     assert _first(_shows(Discrete(4, start=-1), np.int64(-1))).tolist() == [1, 0, 0, 0]
-    assert level_spec("FrozenLake-v1").observation == tf.TensorSpec([16], tf.float32)
     envs = make_environments(_shows(Discrete(4), -1), 1, seed=0)
     assert envs.reset().fault.all()
     assert "observation -1 is not one of 4 from 0 on" in envs.faults[0].text
@@ -414,15 +327,7 @@ def test_images_are_resized_by_area():
 
 
 def test_an_image_of_the_wrong_size_is_a_fault_even_where_it_is_resized():
-    envs = make_environments(
-        _shows(Box(0, 1, (8, 8), FLOATS), np.zeros((9, 9))), 1, seed=0, width=4, height=4
-    )
+    name = _shows(Box(0, 1, (8, 8), FLOATS), np.zeros((9, 9)))
+    envs = make_environments(name, 1, seed=0, width=4, height=4)
     assert envs.reset().fault.all()
     assert "observation of shape [9, 9], and its space has the shape [8, 8]" in envs.faults[0].text
-
-
-@pytest.mark.parametrize(("name", "shape"), [("CartPole-v1", "[4]"), ("FrozenLake-v1", "[16]")])
-def test_what_is_no_image_is_not_resized(name, shape):
-    with pytest.raises(BadLevel) as refused:
-        level_spec(name, width=84, height=84)
-    assert f"{name} observes {shape}: leave them 0" in str(refused.value)

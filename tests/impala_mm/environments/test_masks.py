@@ -55,8 +55,8 @@ def test_a_mask_is_read_in_every_form(space, raw, expected):
         (Discrete(2), [0.5, 1.0], r"of float64 \[0.5, 1.0\], which must be"),
         (MultiDiscrete([2, 3]), ([1, 1], [1, 1]), r"of vectors of 2, 2, and .* choices 2, 3"),
         (NESTED, {"a": ([1], None)}, r"action mask\['a'\]\[0\] of shape \[1\]"),
-        (NESTED, {"a": (None, [1])}, r"action mask\['a'\]\[1\] for Box.*, whose numbers have no"),
-        (NESTED, {"c": [1]}, r"action mask of the keys \['c'\] for an action of \['a', 'b'\]"),
+        (NESTED, {"a": (None, [1])}, r"action mask\['a'\]\[1\] for Box"),
+        (NESTED, {"c": [1]}, r"of the keys \['c'\] for an action of \['a', 'b'\]"),
         (NESTED, {"a": [None]}, r"action mask\['a'\] that is not a tuple of 2 masks"),
     ],
 )
@@ -95,17 +95,17 @@ def _faults_of(name, steps):
 @pytest.mark.parametrize(
     ("bug", "steps", "error"),
     [
-        ("MaskInInfo", 1, 'no action mask in info["action_mask"]: an environment that offers'),
-        ("MaskInStep", 1, "and the first reset offered none: an environment that offers one must"),
+        ("MaskInInfo", 1, 'no action mask in info["action_mask"]'),
+        ("MaskInStep", 1, "and the first reset offered none"),
         ("MaskForbidsAll", 3, "the action mask after step 3 of the episode allows no choice of"),
     ],
 )
 def test_a_mask_that_is_wrong_in_a_step_breaks_its_environment(bug, steps, error):
-    (first, second), step, environments = _faults_of(f"faulty_levels:{bug}-v0", steps)
-    assert first.startswith(f"environment 0 of faulty_levels:{bug}-v0: ValueError: ")
-    assert error in first
-    assert second.startswith("environment 1 of ")
-    assert step.fault.all()
+    faults, step, environments = _faults_of(f"faulty_levels:{bug}-v0", steps)
+    for number, fault in enumerate(faults):
+        assert fault.startswith(f"environment {number} of faulty_levels:{bug}-v0: ValueError: ")
+        assert error in fault
+    assert step.fault.tolist() == [True, True]
     if not isinstance(step.mask, tuple):
         assert step.mask.all()
         assert environments.rebuild(1).mask.tolist() == [[True, False, True]]
@@ -117,13 +117,9 @@ class Ends(Sound):
     def step(self, action):
         result = super().step(action)
         over = self.time == 3
-        self.mask = np.zeros(3, bool) if over else np.array([True, False, False])
-        return (
-            *result[:2],
-            over and self.ends == "terminated",
-            over and self.ends != "terminated",
-            {},
-        )
+        self.mask = np.array([not over, False, False])
+        by_rule = self.ends == "terminated"
+        return *result[:2], over and by_rule, over and not by_rule, {}
 
     def reset(self, *, seed=None, options=None):
         self.mask = np.array([False, True, False])
@@ -144,19 +140,14 @@ def test_a_mask_may_forbid_everything_at_an_episodes_end(ends):
     assert environments.step(np.zeros(2, np.int32)).mask.tolist() == [[False, True, False]] * 2
 
 
-class Hides(gymnasium.Wrapper):
-    action_masks = None
-
-
 def test_a_wrapper_can_hide_a_mask():
+    hides = type("Hides", (gymnasium.Wrapper,), {"action_masks": None})
     assert level_spec("acting:Rooms-v0").masks.shape == [9]
-    assert level_spec(level(lambda: Hides(gymnasium.make("acting:Rooms-v0")))).masks == ()
+    assert level_spec(level(lambda: hides(gymnasium.make("acting:Rooms-v0")))).masks == ()
 
 
 def test_masks_are_refused_where_they_cannot_be_kept():
     with pytest.raises(BadLevel, match=r"num_action_repeats is 4, and acting:Doors-v0 offers"):
         level_spec("acting:Doors-v0", num_action_repeats=4)
-    with pytest.raises(
-        BadLevel, match=r"Box\(\[3\], 0 to 1\) have no choices that could be masked"
-    ):
+    with pytest.raises(BadLevel, match=r"Box\(\[3\], 0 to 1\) have no choices"):
         level_spec("faulty_levels:MaskOfNumbers-v0")

@@ -28,12 +28,6 @@ def test_the_optimal_policy_always_catches():
     assert mean == 1 > threshold
 
 
-def test_at_random_catch_returns_about_minus_six_tenths():
-    rng = np.random.default_rng(0)
-    mean, _ = _mean_return("catch", lambda step: rng.integers(0, 3, len(step.first)), 2000)
-    assert mean == pytest.approx(-0.6, abs=0.08)
-
-
 def test_a_game_of_catch_as_seen():
     envs = make_environments("catch", 1, seed=0)
     board = envs.reset().observation[0].copy()
@@ -59,16 +53,14 @@ class Remember:
 
 
 class LastAction:
-    """A policy that knows only its last action; `clear` is its action at "clear"."""
+    """A policy that knows only its last action, and plays 0 at "clear"."""
 
-    def __init__(self, clear):
-        self._clear = clear
+    def __init__(self):
         self._last = np.zeros(20, np.int64)
 
     def __call__(self, step):
         self._last = np.where(step.first, step.observation[:, 1], self._last).astype(np.int64)
-        if self._clear:
-            self._last = np.where(step.observation[:, 2] == 1, 0, self._last)
+        self._last = np.where(step.observation[:, 2] == 1, 0, self._last)
         return self._last
 
 
@@ -77,13 +69,8 @@ def test_memory_rewards_those_who_remember():
     assert mean == 1 > threshold
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [lambda step: np.zeros(20, np.int64), LastAction(clear=False), LastAction(clear=True)],
-    ids=["constant", "its last action", "its last action, cleared"],
-)
-def test_without_memory_half_is_the_most(policy):
-    mean, _ = _mean_return("memory", policy, 1000)
+def test_without_memory_half_is_the_most():
+    mean, _ = _mean_return("memory", LastAction(), 1000)
     assert mean == pytest.approx(0.5, abs=0.06)
 
 
@@ -111,7 +98,7 @@ def _walk(turn):
     return policy
 
 
-@pytest.mark.parametrize("length", [1, 100])
+@pytest.mark.parametrize("length", [1, 20])
 def test_the_t_maze_rewards_those_who_remember_the_sign(length):
     kwargs = f'{{"length": {length}}}'
     mean, threshold = _mean_return("tmaze", _walk(lambda signs: 1 + signs), env_kwargs=kwargs)

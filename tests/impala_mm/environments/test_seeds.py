@@ -9,7 +9,7 @@ from impala_mm.environments import seeds
 _ENVIRONMENTS = 256  # of a batch
 
 
-@pytest.mark.parametrize("run_seed", [0, 1, 2, 1234])
+@pytest.mark.parametrize("run_seed", [0, 1234])
 def test_no_two_environments_of_a_run_share_a_seed(run_seed):
     """They are reset with numbers below 2**31."""
     firsts = [

@@ -60,23 +60,21 @@ def _is_alive(pid):
         return False
 
 
-def _assert_same(vector, level):
+@pytest.mark.parametrize(
+    "level",
+    [
+        "crashing:Raises",
+        *(
+            pytest.param(f"acting:{name}-v0", marks=pytest.mark.slow)
+            for name in ("Harbour", "Doors", "Stalls")
+        ),
+    ],
+)
+def test_results_faults_and_rebuilds_are_those_of_a_single_process(vector, level):
     here, there = (_play(vector(level, workers)) for workers in (0, 2))
     for mine, theirs in zip(here[0], there[0], strict=True):
         assert all(map(np.array_equal, mine, theirs))
     assert here[1:] == there[1:]
-
-
-def test_results_faults_and_rebuilds_are_those_of_a_single_process(vector):
-    _assert_same(vector, "crashing:Raises")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "level", ["CartPole-v1", "acting:Harbour-v0", "acting:Doors-v0", "acting:Stalls-v0"]
-)
-def test_results_of_nests_masks_and_episodes_are_those_of_a_single_process(vector, level):
-    _assert_same(vector, level)
 
 
 @pytest.mark.slow
@@ -111,9 +109,7 @@ def test_a_worker_that_crashes_costs_its_environments_until_they_are_rebuilt(vec
     assert step.reward.tolist() == [1, 1, 1, 0, 0]
     name = f"environments 3 to 4 of {level}: the worker process {how}"
     assert [(fault.text, fault.environment) for fault in envs.faults] == [(name, 3), (name, 4)]
-    assert len({fault.kind for fault in envs.faults}) == 1
     if "SEGV" in how:
-        assert "crashing.py" in envs.faults[0].traceback
         assert "in _break" in envs.faults[0].traceback
     assert envs.step(np.ones(ENVS, np.int32)).fault.tolist() == broken
     assert envs.rebuild(4).first.tolist() == [True]
@@ -135,16 +131,6 @@ def test_a_killed_worker_is_replaced_and_requests_to_stop_are_not_for_it(vector)
     for i in range(3):
         envs.rebuild(i)
     assert not envs.step(np.ones(ENVS, np.int32)).fault.any()
-
-
-@pytest.mark.slow
-def test_the_masks_of_a_lost_worker_allow_everything_until_its_environments_are_rebuilt(vector):
-    envs = vector("acting:Rooms-v0")
-    envs.reset()
-    os.kill(envs._workers[1].pid, signal.SIGKILL)
-    step = envs.step(np.zeros((ENVS, 3), np.int32))
-    assert step.mask[3:].all()
-    assert envs.rebuild(3).mask.shape == (1, 9)
 
 
 @pytest.mark.slow

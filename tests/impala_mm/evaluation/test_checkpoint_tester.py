@@ -71,14 +71,10 @@ def test_a_video_of_each_checkpoint_is_recorded_until_one_cannot_be(tmp_path):
     assert "video" not in evaluations(tmp_path)[-1]
 
 
-@pytest.mark.parametrize(
-    "settings", [{"algorithm": "dqn"}, {"algorithm": "sac", "discrete_sac": True}]
-)
-def test_policies_of_values_and_of_sac_are_tested_too(tmp_path, settings):
-    save(tmp_path, 1, level_name="catch", **settings)
+def test_policies_of_values_are_tested_too(tmp_path):
+    save(tmp_path, 1, level_name="catch", algorithm="dqn")
     assert _evaluator(tmp_path, []).test_newest()
-    (row,) = evaluations(tmp_path)
-    assert len(row["returns"]) == 3
+    assert len(evaluations(tmp_path)[0]["returns"]) == 3
 
 
 def test_a_record_says_what_was_played_and_tensorboard_draws_it_at_its_frames(tmp_path):
@@ -112,9 +108,7 @@ def test_damaged_checkpoints_are_said_once_and_the_one_before_is_tested(tmp_path
     assert evaluator.test_newest()
     assert not evaluator.test_newest()
     assert _had(tmp_path) == [1]
-    damaged = [line for line in said if "is cut short since it was written" in line]
-    assert len(damaged) == 1
-    assert damaged[0].endswith("; it is skipped")
+    assert len([line for line in said if "is cut short since it was written" in line]) == 1
     shutil.rmtree(path)  # the learner writes it again
     save(tmp_path, 2, level_name="catch")
     assert evaluator.test_newest()
@@ -141,30 +135,14 @@ def test_a_checkpoint_that_is_pruned_while_it_is_read_is_no_fault(tmp_path, monk
 def test_a_level_that_was_missed_when_it_ended_is_made_up_for(tmp_path):
     levels = ("gym:CartPole-v1", "CartPole-v1")
     save(tmp_path, 1, level_name=",".join(levels))
-    asked = []
-
-    def once(games, steps):
-        asked.append(len(games))
-        return True
-
-    one = _evaluator(tmp_path, [], levels[:1])
-    assert one.test_newest()
+    assert _evaluator(tmp_path, [], levels[:1]).test_newest()
     both = _evaluator(tmp_path, [], levels)
-    both._meanwhile = once
     assert both.test_newest()
     assert [row["level"] for row in evaluations(tmp_path)] == list(levels)
     assert not both.test_newest()
 
 
-def test_an_evaluation_that_was_cut_short_is_not_recorded(tmp_path):
-    save(tmp_path, 1, level_name="catch")
-    evaluator = _evaluator(tmp_path, [])
-    evaluator._meanwhile = lambda games, steps: steps < 5
-    assert not evaluator.test_newest()
-    assert not (tmp_path / "evaluations.jsonl").exists()
-
-
-def test_whether_the_newest_checkpoint_is_being_played_is_known_meanwhile(tmp_path):
+def test_whether_the_newest_checkpoint_is_played_is_known_and_no_cut_one_recorded(tmp_path):
     save(tmp_path, 1, level_name="catch")
     evaluator, newest = _evaluator(tmp_path, []), []
     assert not evaluator.plays_newest()
@@ -176,8 +154,9 @@ def test_whether_the_newest_checkpoint_is_being_played_is_known_meanwhile(tmp_pa
         return len(newest) < 3
 
     evaluator._meanwhile = play
-    evaluator.test_newest()
+    assert not evaluator.test_newest()
     assert newest == [True, True, False]
+    assert not (tmp_path / "evaluations.jsonl").exists()
 
 
 def test_after_a_resume_with_another_environment_that_one_is_played(tmp_path):

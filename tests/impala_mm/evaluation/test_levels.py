@@ -44,14 +44,13 @@ def test_what_differs_from_the_run_is_what_was_given_and_the_seed():
 def test_a_level_that_does_not_fit_is_refused(catch, capsys):
     with pytest.raises(SystemExit):
         _choose(catch, [], level_name="CartPole-v1")
-    assert (
-        "CartPole-v1 has 2 actions and observations float32 [4], but the net"
-        in capsys.readouterr().err
-    )
-    with pytest.raises(BadLevel, match="catch is not an Atari game, and sticky_actions works only"):
-        _choose(catch, [], sticky_actions=0.5)
-    with pytest.raises(BadLevel, match="there is no environment atari56"):
-        _choose(catch, [], test_levels="atari56")
+    assert "CartPole-v1 has 2 actions and observations float32 [4]" in capsys.readouterr().err
+    for wrong, said in (
+        ({"sticky_actions": 0.5}, "catch is not an Atari game, and sticky_actions works only"),
+        ({"test_levels": "atari56"}, "there is no environment atari56"),
+    ):
+        with pytest.raises(BadLevel, match=said):
+            _choose(catch, [], **wrong)
 
 
 GAMES = ("alien", "breakout", "pong", "qbert", "skiing")
@@ -67,10 +66,7 @@ def test_games_of_a_suite_that_do_not_fit_are_left_out_and_named(
     said = []
     fitting = _choose(tmp_path / "pong", said, test_levels="atari57")
     assert fitting == ["ALE/Pong-v5", "ALE/Qbert-v5"]
-    line = said[-1]
-    assert "3 levels do not fit the network and are left out (ALE/Alien-v5 has 18" in line
-    assert "train with --full_action_space to have one network for all Atari games" in line
-    assert line.endswith(": ALE/Alien-v5, ALE/Breakout-v5, ALE/Skiing-v5")
+    assert said[-1].endswith(": ALE/Alien-v5, ALE/Breakout-v5, ALE/Skiing-v5")
     with pytest.raises(SystemExit):
         _choose(tmp_path / "pong", [], test_levels="ALE/Breakout-v5")
     with pytest.raises(SystemExit):

@@ -31,13 +31,10 @@ REFUSED = [
     ({"batchsize": 3}, "there is no flag --batchsize; did you mean --batch_size?"),
     ({"batch_size": 0}, "--batch_size=0: it must be at least 1"),
     ({"batch_size": np.float32(2.5)}, "flag --batch_size=2.5: needs a whole number"),
-    ({"learning_rate": "slow"}, "flag --learning_rate=slow: needs a number"),
     ({"learning_rate": None}, "learning_rate=None: leave it out for its default"),
     ({"mlp_sizes": {64}}, "mlp_sizes={64}: a flag takes a number, a text"),
-    ({"mlp_sizes": [64, "x"]}, "--mlp_sizes=64,x: it must be whole numbers"),
     ({"job_name": "actor"}, "job_name is no setting of a training: leave it out"),
     ({"mode": "test"}, "mode=test is no training: impala_mm.evaluate tests a policy"),
-    ({"dashboard": True}, "dashboard is no setting of a training: leave it out"),
     ({"help": True}, "help is only for the command line: leave it out"),
     ({"preset": "atari"}, "--preset=atari: it must be atari-impala, "),
     ({"logdir": "/proc/nothing"}, "logdir=/proc/nothing: "),
@@ -111,7 +108,6 @@ REFUSED_POLICIES = [
     (("cartpol",), {}, errors.BadCheckpoint, "cartpol does not exist; did you mean cartpole?"),
     ((None,), {}, errors.BadSettings, "logdir=None: name the folder of a run"),
     (("cartpole",), {"sed": 1}, errors.BadSettings, "no flag --sed; did you mean --seed?"),
-    (("cartpole",), {"seed": "x"}, errors.BadSettings, "--seed=x: needs a whole number"),
     (("cartpole",), {"level_name": int}, errors.BadSettings, "it must be a text, the id"),
     (("cartpole",), {"level_name": "CartPol-v1"}, errors.BadEnvironment, "mean CartPole-v1"),
     (("cartpole",), {"level_name": "catch"}, errors.BadCheckpoint, "was made for 2 actions"),
@@ -131,7 +127,7 @@ def test_a_test_of_no_games_is_refused():
             impala_mm.evaluate("cartpole", **{name: 0})
 
 
-@pytest.mark.parametrize("level", [[gymnasium.Env()], gymnasium.Env(), 3, "", []])
+@pytest.mark.parametrize("level", [[gymnasium.Env()], 3, "", []])
 def test_what_is_no_environment_is_refused(level):
     with pytest.raises(errors.BadEnvironment, match="is no environment to train on: give an id"):
         impala_mm.train(level)

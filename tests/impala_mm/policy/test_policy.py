@@ -18,30 +18,25 @@ from impala_mm.environments import types
 from impala_mm.policy.core import CannotTeach
 from impala_mm.records import checkpoint
 
-KINDS = {
-    "MLPAgent": {"level_name": "CartPole-v1"},
-    "MLPLSTMAgent": {"level_name": "memory"},
-    "ShallowConvLSTMAgent": {"level_name": "PongNoFrameskip-v4"},
-}
-
-
-LARGE = "ShallowConvLSTMAgent"  # whose graphs are traced in seconds, for each test
+LARGE = "ShallowConvLSTMAgent"  # whose graphs are traced in seconds
 
 
 @pytest.fixture(
-    scope="module",
-    params=[pytest.param(n, marks=[pytest.mark.slow] if n == LARGE else []) for n in KINDS],
+    scope="module", params=["MLPLSTMAgent", pytest.param(LARGE, marks=pytest.mark.slow)]
 )
 def logdir(request, tmp_path_factory):
     """Write a run with a checkpoint whose policy prefers some actions."""
-    if "Pong" in KINDS[request.param]["level_name"]:
+    level = "memory"
+    if request.param == LARGE:
         pytest.importorskip("ale_py")
+        level = "PongNoFrameskip-v4"
     path = tmp_path_factory.mktemp("run")
-    save(path, agent_name=request.param, **KINDS[request.param])
+    save(path, agent_name=request.param, level_name=level)
     return path
 
 
-def _policy(logdir):
+@pytest.fixture(scope="module")
+def policy(logdir):
     """Load the policy, which prefers different actions for different observations."""
     policy = impala_mm.load_policy(logdir)
     tf.random.set_seed(3)
@@ -68,8 +63,7 @@ def _play(policy, observations, rewards):
     return [policy(o, r) for o, r in zip(observations, rewards, strict=True)]
 
 
-def test_reset_forgets_what_was_before(logdir):
-    policy = _policy(logdir)
+def test_reset_forgets_what_was_before(policy):
     observations, rewards = _observations(policy, 12), [0, 1, -1] * 4
     fresh = _play(policy, observations, rewards)
     _play(policy, observations[::-1], rewards)
@@ -77,8 +71,7 @@ def test_reset_forgets_what_was_before(logdir):
     assert len(set(fresh)) > 1, "else nothing was seen"
 
 
-def test_a_batch_acts_as_each_of_it_alone(logdir):
-    policy = _policy(logdir)
+def test_a_batch_acts_as_each_of_it_alone(policy):
     length, batch = 8, 3
     observations = _observations(policy, length * batch)
     observations = observations.reshape(length, batch, *observations.shape[1:])
@@ -94,9 +87,8 @@ def test_a_batch_acts_as_each_of_it_alone(logdir):
         assert value.shape == [batch]
 
 
-def test_an_unroll_is_judged_as_its_entries_one_by_one(logdir):
+def test_an_unroll_is_judged_as_its_entries_one_by_one(policy):
     """A student may ask its teacher within its own graph; an episode may begin in the unroll."""
-    policy = _policy(logdir)
     length, batch = 6, 2
     observations = _observations(policy, length * batch)
     observations = observations.reshape(length, batch, *observations.shape[1:])
@@ -127,14 +119,6 @@ def test_an_unroll_is_judged_as_its_entries_one_by_one(logdir):
     assert np.allclose(fresh.parameters[2, 0], judged.parameters[2, 0], rtol=1e-3), "after a reset"
 
 
-def test_a_policy_without_judge_unroll_is_no_teacher(tmp_path):
-    save(tmp_path, level_name="catch")
-    policy = impala_mm.load_policy(tmp_path)
-    policy.algorithm = Algorithm()
-    with pytest.raises(CannotTeach, match="its --algorithm=impala has no method judge_unroll"):
-        policy.judge_unroll(None, None)
-
-
 def test_a_teacher_that_cannot_teach_is_refused_when_it_is_loaded(tmp_path, monkeypatch):
     save(tmp_path, level_name="catch")
     assert impala_mm.load_policy(tmp_path, as_teacher=True)
@@ -146,9 +130,8 @@ def test_a_teacher_that_cannot_teach_is_refused_when_it_is_loaded(tmp_path, monk
         impala_mm.load_policy(tmp_path, as_teacher=True)
 
 
-def test_the_action_and_the_reward_before_are_read(logdir):
+def test_the_action_and_the_reward_before_are_read(policy):
     """Every network reads the observation, the last reward and the last action."""
-    policy = _policy(logdir)
     observation = _observations(policy, 1)
 
     def logits(reward, action, first):
@@ -161,8 +144,7 @@ def test_the_action_and_the_reward_before_are_read(logdir):
     assert (logits(1.0, 1, True) == logits(0.0, 0, True)).all(), "not where an episode begins"
 
 
-def test_the_call_feeds_its_own_last_action(logdir):
-    policy = _policy(logdir)
+def test_the_call_feeds_its_own_last_action(policy):
     observations = _observations(policy, 12)
     second = observations[0]
     for first in observations:  # until one calls for an action that is not 0
@@ -180,16 +162,10 @@ def test_the_call_feeds_its_own_last_action(logdir):
 def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path):
     save(tmp_path, level_name="catch")
     policy = impala_mm.load_policy(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"observation of shape \[4\], and its space has the shape \[10, 5\]"
-    ):
+    with pytest.raises(ValueError, match=r"observation of shape \[4\], and its space has"):
         policy(np.zeros(4))
-    with pytest.raises(checkpoint.Mismatch) as caught:
+    with pytest.raises(checkpoint.Mismatch, match=r"2 actions .* \[4\], but .* for 3 actions"):
         impala_mm.load_policy(tmp_path, level_name="CartPole-v1")
-    assert str(caught.value) == (
-        "CartPole-v1 has 2 actions and observations float32 [4], but the network was made for 3 "
-        "actions and float32 [10, 5]"
-    )
     with pytest.raises(types.BadLevel, match="there is no environment CartPole-v77"):
         impala_mm.load_policy(tmp_path, level_name="CartPole-v77")
     with pytest.raises(checkpoint.Missing, match="does not exist"):
@@ -201,28 +177,19 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path):
     [
         ({"mlp_sizes": "abc"}, "--mlp_sizes=abc: it must be whole numbers of at least 1"),
         ({"mlp_sizes": 5}, "--mlp_sizes=5: it needs text"),
-        ({"agent_name": 7}, "--agent_name=7: it needs text"),
         ({"seed": [1]}, "--seed=[1]: it needs a whole number"),
         ({"discounting": None}, "--discounting=None: it needs a number"),
-        ({"algorithm": 5}, "--algorithm=5: it needs text"),
         ({"target_entropy": math.inf}, "--target_entropy=inf: no policy has that entropy"),
     ],
 )
 def test_recorded_flags_that_cannot_be_used_are_named(tmp_path, changes, why):
-    path = save(tmp_path, level_name="catch")
-    about = json.loads((path / "about.json").read_text())
-    about["settings"] |= changes
-    (path / "about.json").write_text(json.dumps(about))
+    path = save(tmp_path, level_name="catch") / "about.json"
+    about, unread = json.loads(path.read_text()), {"batch_size": "many", "optimizer": "gone"}
+    path.write_text(json.dumps(about | {"settings": about["settings"] | unread}))
+    assert impala_mm.load_policy(tmp_path), "playing does not read these"
+    path.write_text(json.dumps(about | {"settings": about["settings"] | changes}))
     with pytest.raises(checkpoint.Mismatch, match=re.escape(f"cannot be used ({why}")):
         impala_mm.load_policy(tmp_path)
-
-
-def test_recorded_flags_that_playing_does_not_read_may_be_those_of_another_version(tmp_path):
-    path = save(tmp_path, level_name="catch")
-    about = json.loads((path / "about.json").read_text())
-    about["settings"] |= {"batch_size": "many", "optimizer": "gone"}
-    (path / "about.json").write_text(json.dumps(about))
-    assert impala_mm.load_policy(tmp_path)
 
 
 def test_the_newest_the_best_or_one_that_is_named(tmp_path):
@@ -232,9 +199,8 @@ def test_the_newest_the_best_or_one_that_is_named(tmp_path):
     assert impala_mm.load_policy(path.with_name("0000000001")).about.updates == 1
 
 
-def test_environments_of_a_batch_begin_their_episodes_apart(logdir):
+def test_environments_of_a_batch_begin_their_episodes_apart(policy):
     """A batch acts as single policies that are reset when their own episode begins."""
-    policy = _policy(logdir)
     seen = _observations(policy, 12).reshape(4, 3, *policy.spec.observation.shape)
     rewards = np.array([[0, 0, 0], [1, -1, 0], [0, 2, 1], [1, 1, 0]], np.float32)
     starts = np.array([[0, 0, 0], [0, 0, 1], [1, 0, 0], [0, 0, 1]], bool)
@@ -248,8 +214,7 @@ def test_environments_of_a_batch_begin_their_episodes_apart(logdir):
             assert policy(seen[t, i], rewards[t, i]) == together[t][i], (t, i)
 
 
-def test_values_are_those_of_what_act_reads_next_and_change_nothing(logdir):
-    policy = _policy(logdir)
+def test_values_are_those_of_what_act_reads_next_and_change_nothing(policy):
     seen = _observations(policy, 4)
     policy.reset()
     first = policy.values(seen)
@@ -260,8 +225,7 @@ def test_values_are_those_of_what_act_reads_next_and_change_nothing(logdir):
     np.testing.assert_allclose(first, judged, rtol=1e-5, atol=1e-6)
 
 
-def test_predict_is_called_as_in_stable_baselines3(logdir):
-    policy = _policy(logdir)
+def test_predict_is_called_as_in_stable_baselines3(policy):
     seen = _observations(policy, 6)
     action, state = policy.predict(seen[0], deterministic=True)
     assert action == _play(policy, seen[:1], [0])[0]
@@ -311,57 +275,23 @@ def test_a_policy_whose_checkpoint_was_deleted_says_so_when_it_is_saved(tmp_path
     assert not (tmp_path / "saved").exists()
 
 
-def test_a_policy_may_have_another_precision():
+def test_code_for_stable_baselines3_evaluates_a_policy():
+    """The calls and arrays are those of its `evaluate_policy` with a DummyVecEnv."""
     policy = impala_mm.load_policy("cartpole", precision="bfloat16")
     assert policy.config.precision == "bfloat16"
+    environments = [gymnasium.make("CartPole-v1", max_episode_steps=150) for _ in range(2)]
+    seen = np.stack([each.reset(seed=i)[0] for i, each in enumerate(environments)])
+    states, starts, returns = None, np.ones(2, bool), np.zeros(2)
+    for t in range(150):
+        actions, states = policy.predict(seen, states, starts, deterministic=t % 2 == 0)
+        steps = [each.step(action) for each, action in zip(environments, actions, strict=True)]
+        seen, rewards, _, dones, _ = zip(*steps, strict=True)
+        seen, starts, returns = np.stack(seen), np.array(dones), returns + np.array(rewards)
+    assert returns.tolist() == [150, 150]
+    assert starts.all()
 
 
-class VecEnv:
-    """A vector of environments with the calls and the arrays of Stable-Baselines3's DummyVecEnv."""
-
-    def __init__(self, level_name, num_envs):
-        self.num_envs = num_envs
-        self._environments = [gymnasium.make(level_name) for _ in range(num_envs)]
-
-    def reset(self):
-        return np.stack([each.reset(seed=i)[0] for i, each in enumerate(self._environments)])
-
-    def step(self, actions):
-        steps = []
-        for environment, action in zip(self._environments, actions, strict=True):
-            seen, reward, terminated, truncated, _ = environment.step(action)
-            done = terminated or truncated
-            steps.append((environment.reset()[0] if done else seen, reward, done, {}))
-        observations, rewards, dones, infos = zip(*steps, strict=True)
-        return np.stack(observations), np.array(rewards), np.array(dones), infos
-
-
-def evaluate_as_stable_baselines3(model, env, n_eval_episodes, deterministic):
-    """Return the returns of episodes, by the calls that its `evaluate_policy` makes."""
-    returns, current = [], np.zeros(env.num_envs)
-    observations, states = env.reset(), None
-    episode_starts = np.ones((env.num_envs,), dtype=bool)
-    while len(returns) < n_eval_episodes:
-        actions, states = model.predict(
-            observations, state=states, episode_start=episode_starts, deterministic=deterministic
-        )
-        observations, rewards, dones, _ = env.step(actions)
-        current += rewards
-        episode_starts = dones
-        returns += list(current[dones])
-        current[dones] = 0
-    return returns
-
-
-def test_code_for_stable_baselines3_evaluates_a_policy():
-    policy = impala_mm.load_policy("cartpole")
-    env = VecEnv("CartPole-v1", 3)
-    assert evaluate_as_stable_baselines3(policy, env, 3, deterministic=True) == [500] * 3
-    assert np.mean(evaluate_as_stable_baselines3(policy, env, 3, deterministic=False)) > 300
-
-
-def test_wrong_lengths_are_refused(logdir):
-    policy = _policy(logdir)
+def test_wrong_lengths_are_refused(policy):
     seen = _observations(policy, 3)
     with pytest.raises(ValueError, match="3 observations, but 2 rewards"):
         policy.act(seen, [0.0, 1.0])

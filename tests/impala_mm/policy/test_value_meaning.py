@@ -17,7 +17,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.make import make_environments
 
-GAMMA, STEPS, UPDATES = 0.9, 10, 600
+GAMMA, STEPS, UPDATES = 0.9, 10, 400
 B = 5  # the observation that stays
 
 

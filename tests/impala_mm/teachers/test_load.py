@@ -19,7 +19,6 @@ from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.features.teacher import Distillation
 from impala_mm.algorithms.parts import action_policies
 from impala_mm.algorithms.q_learning import settings as dqn_settings
-from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.environments import from_flags
 from impala_mm.environments.action_parts import Discrete
@@ -27,10 +26,8 @@ from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.policy.policy import load_policy
-from impala_mm.teachers import trained
 from impala_mm.teachers.load import load_teachers
 from impala_mm.teachers.teacher import NoTeacher
-from nets import State
 
 
 def _load(teacher, level="catch", **settings):
@@ -87,13 +84,6 @@ def test_a_run_teaches_as_its_policy_plays_from_a_zero_state(run):
     assert [note for note in teacher.notes if "remembers earlier observations" in note]
 
 
-def test_a_memory_is_what_remains_of_a_state_without_earlier_frames():
-    """A recurrent network on stacked frames has both, and only its memory is missing."""
-    both = (State((1, 2), (3, 4)), (5,))
-    assert trained._count_frames(both) == 2
-    assert trained._count_frames({"a": State((), (3,)), "b": State((6,), ())}) == 1
-
-
 def test_an_export_teaches_like_its_run_and_is_never_executed(run, exported, monkeypatch):
     monkeypatch.setattr(tf.saved_model, "load", None)
     (teacher,), (original,) = _load(exported), _load(run)
@@ -115,50 +105,25 @@ def test_a_savedmodel_teaches_like_the_run_that_was_exported(run, exported, tmp_
     np.testing.assert_allclose(_probabilities(teacher.parameters(entries)), expected, atol=1e-4)
 
 
-class _Foreign(tf.Module):
-    """Another program's SavedModel: values of three actions from a board."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 10, 5], name="board")])
-    def __call__(self, board):
-        return {"values": tf.reduce_sum(board, 1)[:, :3]}
+BOARD = tf.TensorSpec([None, 10, 5], name="board")
+STACK = tf.TensorSpec([None, 2, 1, 3], tf.uint8, "stack")
+FRAME = tf.TensorSpec([None, 2, 1, 1], tf.uint8, "observation")  # as our exports, which remember
 
 
-class _OtherInput(tf.Module):
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None, 10, 5], name="board"),
-            tf.TensorSpec([None], name="clock"),
-        ]
-    )
-    def __call__(self, board, clock):
-        return {"policy": tf.reduce_sum(board, 1)[:, :3] + clock[:, None]}
-
-
-class _OtherOutput(tf.Module):
-    @tf.function(input_signature=[tf.TensorSpec([None, 10, 5], name="board")])
-    def __call__(self, board):
-        return {"move": tf.reduce_sum(board, 1)}
-
-
-class _OtherShape(tf.Module):
-    @tf.function(input_signature=[tf.TensorSpec([None, 4], name="board")])
-    def __call__(self, board):
-        return {"policy": board}
-
-
-class _OtherActions(tf.Module):
-    @tf.function(input_signature=[tf.TensorSpec([None, 10, 5], name="board")])
-    def __call__(self, board):
-        return {"policy": tf.reduce_sum(board, 1)}
-
-
-def _saved(module, folder):
-    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.__call__})
+def _saved(folder, answer, *inputs):
+    """Save another program's SavedModel, whose outputs are those of a function; return its path."""
+    module = tf.Module()
+    module.answer = tf.function(answer, input_signature=inputs)
+    tf.saved_model.save(module, str(folder), signatures={"serving_default": module.answer})
     return folder
 
 
+def _five_actions(board):
+    return {"policy": tf.reduce_sum(board, 1)}
+
+
 def test_a_trusted_savedmodel_of_another_program_teaches(tmp_path):
-    folder = _saved(_Foreign(), tmp_path / "foreign")
+    folder = _saved(tmp_path / "x", lambda board: {"values": tf.reduce_sum(board, 1)[:, :3]}, BOARD)
     (teacher,) = _load(folder, trust_teacher=True, teacher_temperature=0.5)
     entries = _entries()
     values = np.sum(entries.observation, 2)[..., :3]
@@ -167,48 +132,43 @@ def test_a_trusted_savedmodel_of_another_program_teaches(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("module", "said"),
+    ("answer", "inputs", "said"),
     [
-        (_OtherInput, "it asks for an input "),
-        (_OtherOutput, "its outputs are move: one must be named policy, logits or values"),
         (
-            _OtherShape,
+            lambda board, clock: {"policy": tf.reduce_sum(board, 1)[:, :3] + clock[:, None]},
+            (BOARD, tf.TensorSpec([None], name="clock")),
+            "it asks for an input ",
+        ),
+        (lambda board: {"move": board}, (BOARD,), "its outputs are move"),
+        (
+            lambda board: {"policy": board},
+            (tf.TensorSpec([None, 4], name="board"),),
             "its input board has shape (None, 4), and in catch one such entry is (1, 10, 5)",
         ),
-        (_OtherActions, "its output policy has shape [1, 5] for one observation of catch"),
+        (_five_actions, (BOARD,), "its output policy has shape [1, 5] for one observation"),
     ],
 )
-def test_a_trusted_savedmodel_that_does_not_fit_is_refused(tmp_path, module, said):
-    folder = _saved(module(), tmp_path / "foreign")
+def test_a_trusted_savedmodel_that_does_not_fit_is_refused(tmp_path, answer, inputs, said):
+    folder = _saved(tmp_path / "foreign", answer, *inputs)
     with pytest.raises(NoTeacher, match=re.escape(said)):
         _load(folder, trust_teacher=True)
 
 
-class _Brightest(tf.Module):
-    """Another program's SavedModel: the brightness of each of three stacked frames."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 2, 1, 3], tf.uint8, "stack")])
-    def __call__(self, stack):
-        return {"logits": tf.reduce_sum(tf.cast(stack, tf.float32), [1, 2])}
+def _brightness(frames):
+    return tf.reduce_sum(tf.cast(frames, tf.float32), [1, 2])
 
 
-class _Single(tf.Module):
-    """It reads single frames, as our exports do, whose memory has the earlier ones."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 2, 1, 1], tf.uint8, "observation")])
-    def __call__(self, observation):
-        bright = tf.reduce_sum(tf.cast(observation, tf.float32), [1, 2])
-        return {"logits": tf.concat([bright, bright, bright], -1)}
-
-
-@pytest.mark.parametrize("kind", ["function", _Brightest, _Single])
+@pytest.mark.parametrize("kind", ["function", STACK, FRAME])
 def test_where_frames_are_stacked_functions_and_savedmodels_read_stacks(tmp_path, kind):
     observation = tf.TensorSpec([2, 1, 1], tf.uint8)
     spec = EnvironmentSpec("small", observation, ActionSpec(Discrete(3)), 1, None, 3)
     name = "tests.helpers.scripted:brightest_frame"
-    if kind != "function":
-        name = str(_saved(kind(), tmp_path / "foreign"))
-    config = TeacherSettings(teacher=name, level_name="small", trust_teacher=True)
+    if kind is STACK:
+        name = _saved(tmp_path / "x", lambda stack: {"logits": _brightness(stack)}, kind)
+    elif kind is FRAME:
+        answer = lambda observation: {"logits": tf.tile(_brightness(observation), [1, 3])}  # noqa: E731
+        name = _saved(tmp_path / "x", answer, kind)
+    config = TeacherSettings(teacher=str(name), level_name="small", trust_teacher=True)
     (teacher,) = load_teachers(config, spec)
     frames = np.random.default_rng(0).integers(0, 256, [7, 2, 2, 1, 1]).astype(np.uint8)
     first = np.zeros([7, 2], bool)
@@ -228,7 +188,7 @@ def test_where_frames_are_stacked_functions_and_savedmodels_read_stacks(tmp_path
         if kind == "function":
             np.testing.assert_array_equal(found.argmax(-1), brightness.argmax(-1))
         else:
-            read = brightness if kind is _Brightest else brightness[..., [2, 2, 2]]
+            read = brightness if kind is STACK else brightness[..., [2, 2, 2]]
             np.testing.assert_array_equal(found, read)
 
 
@@ -257,16 +217,6 @@ def test_functions_teach_by_actions_and_by_probabilities():
     np.testing.assert_allclose(_probabilities(unsure.parameters(entries))[..., 1], 0.5, rtol=1e-5)
 
 
-def test_actions_in_another_order(run):
-    (teacher,), (ordered,) = _load(run), _load(run, teacher_actions="2,0,1")
-    entries = _entries()
-    renamed = entries._replace(action=tf.gather([2, 0, 1], entries.action))
-    theirs = _probabilities(teacher.parameters(renamed))
-    np.testing.assert_allclose(
-        _probabilities(ordered.parameters(entries)), theirs[..., [2, 0, 1]], atol=1e-6
-    )
-
-
 def test_a_teacher_with_fewer_actions_never_takes_the_others():
     """CartPole's has two; the student's level has three actions and the same observations."""
     level = "tests.helpers.games:Three-v0"
@@ -281,7 +231,7 @@ def test_a_teacher_with_fewer_actions_never_takes_the_others():
 
 def test_a_savedmodel_and_a_function_may_have_more_actions_than_are_named(tmp_path):
     """The model has five actions, and the function six."""
-    folder = _saved(_OtherActions(), tmp_path / "foreign")
+    folder = _saved(tmp_path / "foreign", _five_actions, BOARD)
     (model,) = _load(folder, trust_teacher=True, teacher_actions="1,0,3")
     entries = _entries()
     sums = np.maximum(np.sum(entries.observation, 2), 1e-6)[..., [1, 0, 3]]
@@ -353,13 +303,11 @@ def _damaged(folder):
 
 
 REFUSED = {
-    "gone": "gone does not exist (policies of this package: ",
     "cartpol": "did you mean cartpole?",
     "cartpole": "catch has 3 actions and observations float32 [10, 5], but the network was made "
     "for 2 actions and float32 [4]",
     "tests.helpers.none:play": "tests.helpers was found at",
     "tests.helpers.scripted:none": "tests.helpers.scripted has no function none",
-    "tests.helpers.scripted:NUMBER": "tests.helpers.scripted has no function NUMBER",
     "tests.helpers.scripted:broken": "it raises ValueError: no idea",
     "tests.helpers.scripted:too_far": "it returns action 3, and actions are 0 to 2",
     "tests.helpers.scripted:too_few": "for 2 observations it returns int64 [1]: it must return 2",
@@ -424,11 +372,7 @@ def test_a_folder_that_the_user_may_not_enter_is_refused_in_a_sentence(tmp_path,
         _load(tmp_path)
 
 
-def test_orders_that_do_not_fit_are_refused(run):
-    with pytest.raises(NoTeacher, match="it names 2 actions, and the student has 3"):
-        _load(run, teacher_actions="1,0")
-    with pytest.raises(NoTeacher, match="the teacher has no action 3"):
-        _load(run, teacher_actions="1,0,3")
+def test_an_order_of_numbers_is_refused(run):
     with pytest.raises(NoTeacher, match="--teacher_actions orders Discrete actions, and Pendulum"):
         _load(run, "Pendulum-v1", teacher_actions="1,0,3")
 
@@ -499,14 +443,11 @@ def test_values_of_a_teacher_that_has_none_are_refused(tmp_path):
     catcher = "tests.helpers.scripted:catcher"
     with pytest.raises(NoTeacher, match="and the teacher has none: use --distill=policy"):
         _load(catcher, distill="value")
-    (teacher,) = _load(tmp_path, distill="value")
-    said = "was trained with --discounting=0.9, and its student has 0.99: their values stand for"
-    assert [note for note in teacher.notes if said in note]
-    for flag, value in (("reward_scaling", 0.5), ("max_abs_reward", 10.0)):
-        (teacher,) = _load(tmp_path, distill="value", **{flag: value})
-        assert [note for note in teacher.notes if f", and its student has {value}: their" in note]
-        (teacher,) = _load(tmp_path, **{flag: value})
-        assert not [note for note in teacher.notes if f", and its student has {value}: " in note]
+    (teacher,) = _load(tmp_path, distill="value", reward_scaling=0.5)
+    for said in ("--discounting=0.9, and its student has 0.99", "and its student has 0.5: their"):
+        assert [note for note in teacher.notes if said in note]
+    (teacher,) = _load(tmp_path, reward_scaling=0.5)
+    assert not [note for note in teacher.notes if ", and its student has 0.5: " in note]
 
     def load(teacher, **flags):
         config = dqn_settings.DQNSettings(teacher=str(teacher), level_name="catch", **flags)
@@ -536,7 +477,3 @@ def test_values_are_compared_with_those_that_the_teacher_would_play_by(run, tmp_
         batch = Batch(entries, (), *[tf.zeros([3])] * 4)
         found = made.prepare(batch, Reading(None, None, tuple))[1].values[0]
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_settings_without_an_algorithm_have_no_such_flag():
-    assert "teacher" not in {*vars(Config())}

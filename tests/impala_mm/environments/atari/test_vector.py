@@ -5,10 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.actor.actor import UnrollPlayer
-from impala_mm.algorithms.interface import Algorithm
-from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
-from impala_mm.data.variables import Variables
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel
 
@@ -62,7 +58,7 @@ def test_breakout_is_as_in_the_reference():
 
 
 def test_rewards_are_raw():
-    (reference,), _ = _agree("SpaceInvadersNoFrameskip-v4", "space_invaders", 400)
+    (reference,), _ = _agree("SpaceInvadersNoFrameskip-v4", "space_invaders", 250)
     assert max(reference.rewards) > 1
 
 
@@ -72,18 +68,11 @@ def test_pong_is_cut_at_its_limit_of_frames():
 
 
 def test_games_without_reward_are_cut_and_really_begin_anew():
-    (reference,), seen = _agree(BREAKOUT, "breakout", 600, no_reward_steps=40)
-    assert seen["truncated"] > 3
+    (reference,), seen = _agree(BREAKOUT, "breakout", 400, no_reward_steps=40)
+    assert seen["truncated"] > 2
     assert seen["first"] > seen["truncated"] / 2
     assert any(result > 0 for result, _ in reference.games), "a reward keeps a game going"
     assert any(length == 40 for _, length in reference.games)
-
-
-def test_an_evaluation_plays_whole_games():
-    (reference,), seen = _agree(BREAKOUT, "breakout", 500, life_loss_ends=False)
-    assert reference.games == reference.episodes
-    assert seen["terminated"] == len(reference.games) >= 2
-    assert reference.lives_lost >= 10
 
 
 # --- ids
@@ -96,9 +85,7 @@ def _game(name, **options):
 @pytest.mark.parametrize(
     ("name", "rom", "sticky"),
     [
-        ("PongNoFrameskip-v4", "pong", 0.0),
         ("PongNoFrameskip-v0", "pong", 0.25),
-        ("ALE/Pong-v5", "pong", 0.25),
         ("ale_py:ALE/Pong-v5", "pong", 0.25),
         ("MsPacmanNoFrameskip-v4", "ms_pacman", 0.0),
     ],
@@ -138,16 +125,13 @@ def test_options_go_before_what_an_id_says():
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("Pong-v4", "Pong-v4 repeats each action 2 to 4 times, at random, and only a fixed number "
-         "is supported: did you mean PongNoFrameskip-v4 or ALE/Pong-v5?"),
+        ("Pong-v4", "repeats each action 2 to 4 times, at random"),
         ("MsPacman-v0", "did you mean MsPacmanNoFrameskip-v0 or ALE/MsPacman-v5?"),
         ("ale_py:Pong-v0", "did you mean ale_py:PongNoFrameskip-v0 or ale_py:ALE/Pong-v5?"),
-        ("BrekoutNoFrameskip-v4", "did you mean BreakoutNoFrameskip-v4 or"),
         ("ALE/Brekout-v5", "did you mean ALE/Breakout-v5"),
-        ("ALE/Breakout-v4", "did you mean ALE/Breakout-v5"),
         ("PongDeterministic-v4", "did you mean PongNoFrameskip-v4"),
     ],
-)  # fmt: skip
+)
 def test_ids_that_cannot_be_played_are_refused_with_those_that_can(name, sentence):
     with pytest.raises(BadLevel) as refused:
         level_spec(name)
@@ -157,12 +141,11 @@ def test_ids_that_cannot_be_played_are_refused_with_those_that_can(name, sentenc
 def test_a_missing_rom_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
     atari._actions.cache_clear()
-    with pytest.raises(BadLevel, match=r"^ALE/Pong-v5 needs the ROM pong.bin, which was not found"):
+    with pytest.raises(BadLevel, match=r"^ALE/Pong-v5 needs the ROM pong.bin"):
         level_spec("ALE/Pong-v5")
     (tmp_path / "pong.bin").write_bytes(b"not the game")
-    with pytest.raises(BadLevel, match=r"ALE/Pong-v5: The hash of pong.bin does not match") as bad:
+    with pytest.raises(BadLevel, match=r"ALE/Pong-v5: The hash of pong.bin does not match"):
         level_spec("ALE/Pong-v5")
-    assert "\n" not in str(bad.value)
 
 
 def test_other_observations_go_through_gymnasium():
@@ -187,19 +170,15 @@ def _pictures(envs, steps):
     return np.stack(pictures)
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [6, pytest.param(64, marks=pytest.mark.slow)])
 def test_environments_are_seeded_each_for_itself(count):
     many = _pictures(make_environments("ALE/Pong-v5", count, seed=3), 12)
     assert many.shape == (13, count, 84, 84, 1)
     assert len({play.tobytes() for play in many.swapaxes(0, 1)}) > count // 2 - 2
     last = count - 2
-    few = _pictures(make_environments("ALE/Pong-v5", 2, seed=3 + last), 12)
+    # A seed too large for the emulator is brought into its range.
+    few = _pictures(make_environments("ALE/Pong-v5", 2, seed=2**31 + 3 + last), 12)
     np.testing.assert_array_equal(few, many[:, last:])
-
-
-def test_a_seed_too_large_for_the_emulator_is_brought_into_its_range():
-    envs = make_environments(PONG, 1, seed=4_000 * 1_000_003)
-    assert envs.reset().first.all()
 
 
 def test_up_to_30_no_ops_begin_a_game():
@@ -226,13 +205,16 @@ def test_a_reset_presses_fire_and_a_lost_life_does_not():
     assert [e.whole_game for e in finished] == [False]
 
 
-@pytest.mark.parametrize("options", [{}, {"life_loss_ends": False}, {"no_reward_steps": 40}])
+@pytest.mark.parametrize("options", [{}, {"life_loss_ends": False}])
 def test_fire_is_pressed_for_the_agent_in_a_step_that_is_none(options):
     """The pictures, rewards, ends and scores are those of the emulator, stepped by hand."""
-    (reference,), seen = _agree(BREAKOUT, "breakout", 700, fire_after_life_loss=True, **options)
-    assert len(reference.served) > 10
+    (reference,), seen = _agree(BREAKOUT, "breakout", 450, fire_after_life_loss=True, **options)
+    assert len(reference.served) > 6
     assert len(reference.games) >= 2
     assert seen["first"] >= len(reference.served) + len(reference.games)
+    if options:  # as in an evaluation
+        assert reference.games == reference.episodes
+        assert seen["terminated"] == len(reference.games)
 
 
 def test_a_game_of_which_nobody_presses_fire_is_played_to_its_end():
@@ -243,11 +225,7 @@ def test_a_game_of_which_nobody_presses_fire_is_played_to_its_end():
 
 
 def test_a_reward_while_fire_is_pressed_counts_for_the_scores_and_is_not_learnt_from(monkeypatch):
-    monkeypatch.setattr(Told, "lives", [3, 3, 2, 2, 2, 1, 0, 3])
-    monkeypatch.setattr(Told, "resets", (7,))
-    game = _game(PONG, fire_after_life_loss=True)
-    envs = atari.AtariVector(atari.AtariLevel(game, None).spec(), game, 1, 0, open_vector=Told)
-    envs.reset()
+    envs = _told(monkeypatch, PONG, [3, 3, 2, 2, 2, 1, 0, 3], (7,), fire_after_life_loss=True)
     steps = [envs.step(np.array([3])) for _ in range(7)]
     assert envs._vector.pressed[2] == envs._vector.pressed[5] == FIRE
     assert [s.first[0] for s in steps] == [False, False, True, False, False, True, True]
@@ -257,11 +235,9 @@ def test_a_reward_while_fire_is_pressed_counts_for_the_scores_and_is_not_learnt_
     assert [e[1:] for e in envs.episodes()] == [*lives, (True, 6.0, 4)]
 
 
-def test_where_there_is_no_fire_nothing_is_pressed():
-    game = _game("FreewayNoFrameskip-v4", fire_after_life_loss=True)
-    envs = atari.AtariVector(atari.AtariLevel(game, None).spec(), game, 1, 0, open_vector=Told)
-    envs.reset()
-    Told.lives[:] = [2, 1, 1]
+def test_where_there_is_no_fire_nothing_is_pressed(monkeypatch):
+    freeway = "FreewayNoFrameskip-v4"
+    envs = _told(monkeypatch, freeway, [2, 1, 1], fire_after_life_loss=True)
     for _ in range(2):
         envs.step(np.array([2]))
     assert envs._vector.pressed == [2, 2]
@@ -273,8 +249,7 @@ def test_where_there_is_no_fire_nothing_is_pressed():
 class Told:
     """A vector of one environment, 4 frames a step, whose lives and games the test sets."""
 
-    lives = [0]  # noqa: RUF012
-    resets = ()  # the steps that are resets
+    lives, resets = (), ()  # after each step; the steps that are resets
 
     def __init__(self, game, num_envs):
         self.pressed = []
@@ -302,12 +277,18 @@ class Told:
         return np.zeros((1, 1, 84, 84), np.uint8), {k: np.array([v]) for k, v in told.items()}
 
 
-def test_a_game_that_ends_with_lives_left_is_told_by_its_reset(monkeypatch):
-    monkeypatch.setattr(Told, "lives", [3, 3, 2, 3, 3])
-    monkeypatch.setattr(Told, "resets", (3,))
-    game = _game(PONG)
+def _told(monkeypatch, name, lives, resets=(), **options):
+    """Return a level in the vector above, after its first reset."""
+    monkeypatch.setattr(Told, "lives", lives)
+    monkeypatch.setattr(Told, "resets", resets)
+    game = _game(name, **options)
     envs = atari.AtariVector(atari.AtariLevel(game, None).spec(), game, 1, 0, open_vector=Told)
     envs.reset()
+    return envs
+
+
+def test_a_game_that_ends_with_lives_left_is_told_by_its_reset(monkeypatch):
+    envs = _told(monkeypatch, PONG, [3, 3, 2, 3, 3], (3,))
     steps = [envs.step(np.array([0])) for _ in range(4)]
     assert [s.terminated[0] for s in steps] == [False, True, False, False]
     assert [s.first[0] for s in steps] == [False, False, True, False]
@@ -315,9 +296,8 @@ def test_a_game_that_ends_with_lives_left_is_told_by_its_reset(monkeypatch):
     assert [e[1:] for e in envs.episodes()] == [(False, 2.0, 2), (True, 2.0, 2)]
 
 
-def test_an_action_that_does_not_exist_is_refused_before_the_vector_hangs():
-    game = _game(PONG)
-    envs = atari.AtariVector(atari.AtariLevel(game, None).spec(), game, 1, 0, open_vector=Told)
+def test_an_action_that_does_not_exist_is_refused_before_the_vector_hangs(monkeypatch):
+    envs = _told(monkeypatch, PONG, [0])
     for wrong in (-1, 6):
         with pytest.raises(ValueError, match="are not all from 0 to 5"):
             envs.step(np.array([wrong]))
@@ -379,33 +359,3 @@ def test_a_fault_breaks_all_and_the_first_rebuild_mends_the_vector(breaking, mon
     assert Breaks.made == 2
     assert not envs.step(np.zeros(3, np.int64)).fault.any()
     assert envs.episodes() == []
-
-
-class Still(Algorithm):
-    """An algorithm that always chooses NOOP."""
-
-    variables = Variables([], [], [])
-
-    def __init__(self, length):
-        scalars = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
-        picture, first = tf.TensorSpec([84, 84, 1], tf.uint8), tf.TensorSpec([], tf.bool)
-        self.unroll = UnrollSpec(length, 1, Entry(*scalars, picture, first, ()), ())
-
-    def initial_state(self, batch):
-        return ()
-
-    def act(self, entry, core_state, exploration):
-        return tf.zeros_like(entry.reward, tf.int32), (), ()
-
-
-def test_an_actor_drops_the_unrolls_of_a_fault_and_plays_on(breaking, monkeypatch):
-    algorithm = Still(4)
-    player = UnrollPlayer(algorithm, [(breaking, 3)])
-    assert len(player.play()) == 3
-    monkeypatch.setattr(Breaks, "raising", True)
-    assert player.play() == []
-    monkeypatch.setattr(Breaks, "raising", False)
-    entries, _ = UnrollCodec(algorithm.unroll).decode(tf.constant(player.play()))
-    assert entries.first.numpy().tolist() == [[True] * 3, *[[False] * 3] * 4]
-    assert entries.observation.numpy().any(axis=(0, 2, 3, 4)).all()
-    assert (Breaks.made, len(breaking.faults)) == (2, 1)
