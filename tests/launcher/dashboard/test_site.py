@@ -157,21 +157,6 @@ def test_a_page_is_told_what_status_and_the_rows_have(large, tmp_path):
     )
 
 
-def test_a_page_is_told_what_hosts_use(large, tmp_path):
-    large.write_hosts(1, 4)
-    updates = Updates(tmp_path / "runs")
-    client = Client(Site(updates, TOKEN, False, "night"))
-    key = _key(client)
-    columns = _get(client, f"/run/{key}/hosts").json
-    hosts = {"cores/gpu1", "cores/node1", "memory/gpu1", "memory/node1"}
-    gpus = {"gpu/gpu1/0", "gpu_memory/gpu1/0"}
-    assert columns.keys() == {"time", "frames", "seconds"} | hosts | gpus
-    expected = [large.hosts_row(i) for i in (1, 2, 3)]
-    for name in ("cores/node1", "gpu/gpu1/0"):
-        assert columns[name] == pytest.approx([row[name] for row in expected], rel=1e-8)
-    assert columns["time"] == pytest.approx([row["time"] for row in expected], abs=0.1, rel=0)
-
-
 def test_text_of_a_run_is_sent_as_json_and_never_as_markup(large, client):
     (large.logdir / "settings.json").write_text(json.dumps({"level_name": EVIL}))
     (large.logdir / "learners.log").write_text(f"{EVIL}\n")
