@@ -43,7 +43,7 @@ def network_of():
 @pytest.mark.parametrize("name", nets.NETWORKS.names)
 def test_an_unroll_is_its_steps_one_by_one(network_of, name):
     network = network_of(name)
-    unroll = traced_unroll(network, spec_for(name)) if name in SOME else network.unroll
+    unroll = traced_unroll(network, spec_for(name)) if name in SOME[:2] else network.unroll
     for T, B in [(4, 3), (1, 1)]:
         observation, reward, action, first = (tf.constant(x) for x in entries(spec_for(name), T, B))
         if T > 1:

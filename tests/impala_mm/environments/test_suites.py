@@ -38,9 +38,8 @@ def test_a_suite_from_outside_answers_for_its_levels(registers):
             step = envs.step(np.array([1, 0]))
         assert step.reward.tolist() == [1, 0]
         envs.close()
-    for name, some in (("corridors:x", "corridors:4, cor"), ("Atari57", "AlienNoFrameskip-v4, Am")):
-        with pytest.raises(BadLevel, match=f"{name} is no level of the suite .*, which has {some}"):
-            level_spec(name)
+    with pytest.raises(BadLevel, match="corridors:x is no level of the suite"):
+        level_spec("corridors:x")
 
 
 def test_a_suite_may_step_its_environments_itself(registers):
