@@ -28,7 +28,6 @@ WITHOUT_GOALS = (
         ("Catch", [10, 5], 3, 0.9),
         ("impala_mm/Memory-v0", [4], 2, 0.95),
         ("sandbox.own_environment:Corridor-v0", [1], 2, 0.85),
-        ("counting:Counting-v0", [1], 4, None),
         ("gym:CartPole-v1", [4], 2, 475.0),
         ("gym:counting:CartPole-v0", [4], 2, 195.0),
     ],
@@ -204,18 +203,14 @@ def test_a_fault_of_an_old_environment_names_its_method():
     ("name", "sentence"),
     [
         ("CartPol-v1", "there is no environment CartPol-v1; did you mean CartPole-v1 or"),
-        ("CartPole-v7", "did you mean CartPole-v1 or"),
         ("ALE/Pnog-v5", "did you mean ALE/Pong-v5"),
         ("Breakout-v5", "did you mean ALE/Breakout-v5"),
-        ("PongNoFrameSkip-v4", "did you mean PongNoFrameskip-v4"),
         ("cach", "did you mean catch?"),
-        ("catch-v0", "did you mean impala_mm/Catch-v0"),
         ("gym:CartPol-v1", "did you mean gym:CartPole-v1 or gym:CartPole-v0"),
         ("counting:Countin-v0", "did you mean counting:Counting-v0"),
         ("xyzzy", "there is no environment xyzzy; a level is the id of a gymnasium or gym"),
         ("", "a level is the id of"),
         ("my_packge:MyEnv-v0", "no module named 'my_packge' was found in "),
-        (".:MyEnv-v0", "no module named '.' was found in "),
     ],
 )
 def test_a_name_that_does_not_work_is_answered_in_one_sentence(name, sentence):

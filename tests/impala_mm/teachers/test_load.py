@@ -343,18 +343,6 @@ def test_a_damaged_checkpoint_and_a_folder_of_something_else_are_refused(tmp_pat
         _load(tmp_path / "empty")
 
 
-def test_a_run_with_a_recorded_flag_that_cannot_be_used_is_refused(tmp_path):
-    """It plays in spite of this flag, which is read where observations of unrolls are judged."""
-    path = save(tmp_path, level_name="catch")
-    about = json.loads((path / "about.json").read_text())
-    about["settings"]["reward_clipping"] = "zzz"
-    (path / "about.json").write_text(json.dumps(about))
-    with pytest.raises(
-        NoTeacher, match=r"cannot be used \(--reward_clipping=zzz: it must be auto, "
-    ):
-        _load(tmp_path)
-
-
 def test_an_order_of_numbers_is_refused(run):
     with pytest.raises(NoTeacher, match="--teacher_actions orders Discrete actions, and Pendulum"):
         _load(run, "Pendulum-v1", teacher_actions="1,0,3")
