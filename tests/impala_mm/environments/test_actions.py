@@ -142,8 +142,10 @@ def test_environments_step_by_nested_actions(repeats):
     nest = envs.spec.actions.zeros(2)
     nest["move"][1] = [1, -1]
     envs.step(nest)
-    told = [env.unwrapped.told["move"].tolist() for env in envs._environments]
-    assert told == [[0, 0.5], [2, 0]]
+    told = [env.unwrapped.told for env in envs._environments]
+    assert [each["move"].tolist() for each in told] == [[0, 0.5], [2, 0]]
+    assert told[1]["look"][0] == -1
+    assert (told[1]["look"][0].dtype, told[1]["press"].dtype) == (np.int64, np.int8)
     assert not envs.faults
 
 
