@@ -11,6 +11,7 @@ from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.faults import make_fault
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.evaluation import recording
+from impala_mm.replay import data_set
 from impala_mm.replay.data_set import DataSetWriter, read_about, unroll_spec
 from impala_mm.replay.recorded_games import RecordedGames
 
@@ -107,6 +108,12 @@ def test_an_interrupted_recording_keeps_and_counts_its_complete_games(tmp_path, 
         assert "ends in the middle of 3 games" in said[0]
     ends = sum(int(entries.terminated[1:].sum()) for entries in _read(games, unroll))
     assert read_about(tmp_path).episodes == ends
+
+
+def test_the_last_games_are_counted_though_their_unrolls_are_written_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_set, "_FILE_SECONDS", -1.0)
+    played, *_ = _record(tmp_path, 1, 7, num_envs=1)
+    assert read_about(tmp_path).episodes == len(played.games) == 1
 
 
 def test_nothing_of_a_first_reset_that_fails_is_recorded(tmp_path):
