@@ -260,7 +260,7 @@ def test_hostile_text_is_shown_as_text(large, tmp_path, browser):
         assert EVIL in _texts(page, ".part-hosts .legend .item")
         page.goto(f"{dashboard.address}#/")
         page.click(".runs a:has-text('<b>run')")
-        wait_until(lambda: EVIL in page.text_content(".verdict"), 10, "the other run")
+        wait_until(lambda: EVIL in page.text_content("main"), 10, "the name of a curve")
         assert page.locator("main img, main script, main b:text('run')").count() == 0
         answer = urllib.request.urlopen(dashboard.address, timeout=10)
         assert "script-src 'self'" in answer.headers["Content-Security-Policy"]
