@@ -30,7 +30,7 @@ class Training(Process):
 
     def end(self, seconds=400):
         """Wait for the end, which the run reaches by itself; return its rows."""
-        assert self.process.wait(seconds) == 0, self.printed()
+        assert self.wait(seconds) == 0, self.printed()
         return read_rows(self.logdir)
 
 
@@ -103,7 +103,7 @@ def test_ppo_learns_a_masked_game_of_several_choices_with_a_recurrent_network(tm
 def test_two_learners_of_half_a_batch_that_infer_learn_cartpole_and_hold_equal_variables(tmp_path):
     """So do PopArt's mean and deviation: they compare all their variables, bit for bit."""
     flags = (*CARTPOLE, *LARGE, *TWO, "--batch_size=8", "--target_kl=0.05", "--inference=learner")
-    rows = Training(tmp_path, *flags, "--total_environment_frames=50000").end()
+    rows = Training(tmp_path, *flags, "--total_environment_frames=40000").end()
     assert rows[-1]["sync_checks"] > 0
     assert rows[-1]["sync_repairs"] == 0
     assert rows[-1]["episode_return"] > 100
