@@ -245,7 +245,7 @@ def test_hostile_text_is_shown_as_text(large, tmp_path, browser):
     failure = {"time": time.time(), "code": 1, "why": EVIL, "lines": [], "next": EVIL}
     large.write_state("actor-1", host=EVIL, last=EVIL, failure=failure)
     (evil := tmp_path / "runs" / "<b>run onclick=x").mkdir()
-    row = {"frames": 1.0, "seconds": 1.0, "verdict": EVIL, f"loss/{EVIL}": 1.0}
+    row = {"frames": 1.0, "seconds": 1.0, "verdict": f"ended: {EVIL}", f"loss/{EVIL}": 1.0}
     (evil / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     (large.logdir / "hosts.jsonl").write_text(
         json.dumps(large.hosts_row(1) | {f"cores/{EVIL}": 1.0}) + "\n"
