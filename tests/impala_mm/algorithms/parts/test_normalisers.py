@@ -103,12 +103,20 @@ def _learn(batches, learners=1, config=NORMALISING, spec=SPEC):
     return in_threads.together(learners, learn)
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3), st.sampled_from([0.0, 1e5]))
-def test_statistics_are_those_of_numpy_over_all_that_was_seen(seeds, offset):
+@settings(max_examples=10, deadline=None)
+@given(
+    st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3),
+    st.sampled_from([0.0, 1e5]),
+    st.sampled_from([1, 2, 3]),
+)
+def test_statistics_are_those_of_numpy_over_all_that_was_seen_by_all_learners(
+    seeds, offset, learners
+):
     batches = [_batch(seed, offset=offset) for seed in seeds]
     vectors, returns = _reference(batches, 0.9)
-    (made,) = _learn(batches)
+    made, *others = _learn(batches, learners)
+    for other in others:
+        in_threads.assert_close(_moments(other), _moments(made), 0, 0)
     count, mean, variance, returns_count, _, returns_variance, shift, scale, reward_scale = (
         _moments(made)
     )
@@ -120,18 +128,6 @@ def test_statistics_are_those_of_numpy_over_all_that_was_seen(seeds, offset):
     np.testing.assert_allclose(scale, 1 / vectors.std(0), rtol=1e-5)
     np.testing.assert_allclose(reward_scale, 1 / returns.std(), rtol=1e-4)
     assert shift.dtype == scale.dtype == reward_scale.dtype == np.float32
-
-
-@settings(max_examples=5, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.sampled_from([2, 3]))
-def test_n_learners_hold_what_one_with_all_their_columns_would(seed, learners):
-    batches = [_batch(seed), _batch(seed ^ 1)]
-    (one,) = _learn(batches)
-    several = _learn(batches, learners)
-    for each in several:
-        for ours, first, theirs in zip(*map(_moments, (each, several[0], one)), strict=True):
-            np.testing.assert_array_equal(ours, first)
-            np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 IMAGES = {
@@ -161,7 +157,7 @@ def _means(batches, learners):
     return _learn(batches, learners, config, IMAGES)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3),
     st.sampled_from([1, 2, 3]),
@@ -196,14 +192,9 @@ def test_a_normaliser_reads_images_as_they_are_and_its_mean_is_a_nest_like_an_ob
 
 
 def test_a_mean_image_needs_images():
-    with pytest.raises(UserMistake) as refused:
-        normalisers.Normaliser(
-            Config(subtract_mean_image=True, reward_clipping="none"), tf.TensorSpec([4], tf.float32)
-        )
-    assert str(refused.value) == (
-        "--subtract_mean_image: the observations, float32 [4], contain no image of bytes "
-        "(uint8 [height, width, channels]): give --subtract_mean_image=false"
-    )
+    config = Config(subtract_mean_image=True, reward_clipping="none")
+    with pytest.raises(UserMistake, match="contain no image of bytes"):
+        normalisers.Normaliser(config, tf.TensorSpec([4], tf.float32))
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
@@ -261,13 +252,6 @@ def test_rewards_are_limited_then_scaled_then_clipped(flags, expected):
     assert made.carried == []
 
 
-def test_without_the_flags_there_are_no_variables_and_the_core_state_is_the_networks():
-    made = normalisers.Normaliser(Config(), SPEC)
-    assert made.carried == made.acting == []
-    assert made.initial_state("state", 3) == made.join((), "state") == "state"
-    assert made.split("state") == ((), "state")
-
-
 def test_an_observation_that_never_changes_is_read_as_0():
     normaliser = normalisers.Normaliser(Config(**BOTH), tf.TensorSpec([2], tf.float32))
     observation = tf.fill([3, 2, 2], np.float32(1e6 + 0.3))
@@ -318,7 +302,7 @@ def test_an_algorithm_trains_acts_and_publishes_with_statistics_of_both_kinds():
 
 @pytest.mark.parametrize(
     ("name", "flags"),
-    [("impala", {}), ("ppo", {"num_envs": 4}), ("dqn", {}), ("r2d2", {"burn_in": 4})],
+    [("impala", {}), ("r2d2", {"burn_in": 4})],
 )
 def test_an_algorithm_trains_and_acts_with_the_mean_of_the_images_that_it_was_trained_on(
     name, flags

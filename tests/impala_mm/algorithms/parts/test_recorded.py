@@ -8,7 +8,6 @@ import tensorflow as tf
 from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms.feature import NO_FEATURES
 from impala_mm.algorithms.interface import Context
-from impala_mm.algorithms.parts import actor_critic
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import gradients, group
@@ -27,13 +26,6 @@ def _played(level="catch", **settings):
     contents = UnrollPlayer(algorithm, [(make_environments(level, 4, seed=0), 4)]).play()
     batch = in_process.decoded(UnrollCodec(algorithm.unroll), tf.constant(contents))
     return config, algorithm, batch
-
-
-def test_without_replay_only_the_policys_parameters_are_recorded():
-    _, algorithm, batch = _played()
-    assert algorithm.unroll.step.extras == tf.TensorSpec([3], tf.float32)
-    assert batch.unrolls.extras.shape == (6, 4, 3)
-    assert actor_critic.policy_parameters(batch.unrolls.extras) is batch.unrolls.extras
 
 
 @pytest.mark.parametrize(

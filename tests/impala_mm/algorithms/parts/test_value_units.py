@@ -1,7 +1,6 @@
 """The errors of values, and the unit in which they count."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +24,7 @@ def defined(value, target, unit, huber_delta, clipping, before):
 NUMBERS = st.floats(-1e3, 1e3, width=32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     numbers=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=5),
     unit=st.sampled_from([0.01, 1.0, 30.0]),
@@ -62,11 +61,6 @@ def test_hubers_gradient_is_bounded_by_its_delta_in_the_unit():
     np.testing.assert_allclose(tape.gradient(found, values), [-1.0, 1.5, -1.5])
 
 
-def test_clipping_without_the_earlier_values_is_refused():
-    with pytest.raises(ValueError, match="needs `before`"):
-        value_units.errors(tf.zeros([1]), tf.zeros([1]), clipping=0.2)
-
-
 def test_the_running_error_is_a_unit_where_it_is_above_1_and_no_nan_gets_in():
     unit = value_units.make_unit("error", None)
     assert float(unit.squared()) == 1.0
@@ -80,14 +74,3 @@ def test_the_running_error_is_a_unit_where_it_is_above_1_and_no_nan_gets_in():
         np.testing.assert_allclose(unit.squared(), max(expected, 1.0), rtol=1e-6)
     assert unit.acting == []
     assert float(unit.values(tf.constant(7.0))) == 7.0
-
-
-def test_without_normalisation_nothing_is_kept_and_the_unit_is_1():
-    unit = value_units.make_unit("none", None)
-    unit.see_error(tf.constant(1e6))
-    assert (unit.learning, unit.acting, float(unit.squared())) == ([], [], 1.0)
-
-
-def test_an_unknown_name_is_refused():
-    with pytest.raises(ValueError, match="'mean' is none of error, popart, none"):
-        value_units.make_unit("mean", None)

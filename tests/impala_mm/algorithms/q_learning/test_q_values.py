@@ -11,7 +11,7 @@ from impala_mm.algorithms.q_learning.value_distributions import Outcomes
 from impala_mm.algorithms.q_learning.values import Rule
 from impala_mm.data.trajectory import Entry
 
-T, B, GAMMA = 9, 60, 0.9
+T, B, GAMMA = 9, 30, 0.9
 
 
 def _entries():
@@ -70,22 +70,26 @@ def _expected(future, e, weight, rule):
     return targets, entries
 
 
-@pytest.mark.parametrize("outcomes", [1, 4])
 @pytest.mark.parametrize(
-    "rule", [Rule(GAMMA), Rule(GAMMA, 3), Rule(GAMMA, 20), Rule(GAMMA, 5, 1e-3)]
+    ("rule", "outcomes"),
+    [(Rule(GAMMA), 1), (Rule(GAMMA, 3), 4), (Rule(GAMMA, 20), 1), (Rule(GAMMA, 5, 1e-3), 4)],
 )
 def test_targets_are_those_of_loops(rule, outcomes):
     random, e = np.random.default_rng(4), _entries()
-    future = random.normal(size=[T + 1, B, outcomes]) * 3
+    future = tf.constant(random.normal(size=[T + 1, B, outcomes]) * 3)
     probabilities = random.dirichlet(np.ones(outcomes), [T + 1, B])
     weight = random.uniform(0.1, 1.0, B).astype(np.float32)
     weight[:3] = 0
-    found, live = q_values.find_targets(
-        Outcomes(tf.constant(future), tf.constant(probabilities)),
-        tf.nest.map_structure(tf.constant, e),
-        tf.constant(weight),
-        rule,
-    )
+    with tf.GradientTape() as tape:
+        tape.watch(future)
+        found, live = q_values.find_targets(
+            Outcomes(future, tf.constant(probabilities)),
+            tf.nest.map_structure(tf.constant, e),
+            tf.constant(weight),
+            rule,
+        )
+    assert tape.gradient(found, future) is None
+    future = future.numpy()
     np.testing.assert_array_equal(live, ~e.first[1:] & (weight > 0))
     assert 0.1 < (~live.numpy()).mean() < 0.5
     played = live.numpy()
@@ -96,15 +100,6 @@ def test_targets_are_those_of_loops(rule, outcomes):
     np.testing.assert_allclose(
         found.probabilities[followed], probabilities[entries, np.arange(B)][followed]
     )
-
-
-def test_targets_have_no_gradient():
-    e = tf.nest.map_structure(tf.constant, _entries())
-    future = tf.random.normal([T + 1, B, 3], dtype=tf.float64)
-    with tf.GradientTape() as tape:
-        tape.watch(future)
-        found, _ = q_values.find_targets(Outcomes(future, future), e, tf.ones([B]), Rule(GAMMA, 2))
-    assert tape.gradient(found, future) is None
 
 
 def test_copies_side_by_side_are_averaged_or_mixed():
@@ -121,7 +116,7 @@ def test_copies_side_by_side_are_averaged_or_mixed():
 @pytest.mark.parametrize("epsilon", [1e-3, 1e-2, 1.0])
 def test_rescaling_is_undone_to_1e_6_of_any_value(epsilon):
     random = np.random.default_rng(5)
-    x = np.concatenate([[0.0], *(random.normal(size=2000) * 10.0**k for k in range(-8, 9))])
+    x = np.concatenate([[0.0], *(random.normal(size=500) * 10.0**k for k in range(-8, 9))])
     y = q_values.rescale(tf.constant(x), epsilon)
     np.testing.assert_allclose(y, _h(x, epsilon), rtol=1e-9, atol=1e-15)
     np.testing.assert_allclose(q_values.restore(y, epsilon), x, rtol=1e-9, atol=0)
