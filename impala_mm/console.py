@@ -4,13 +4,16 @@ impala-mm --level_name=CartPole-v1              experiment.py
 impala-mm-cluster --workers_csv_path=FILE       run_experiment_mm_raw.py
 impala-mm results plot runs/FOLDER              curves, reports and comparisons of runs
 impala-mm docs                                  prints the folder of the pages and their examples
+impala-mm docs --open                           opens the pages in a browser, as a site
 impala-mm install-horovod                       builds Horovod for several learners
 impala-mm wheelhouse FOLDER                     downloads packages for hosts without internet
 """
 
 import importlib.util
 import os
+import subprocess
 import sys
+import webbrowser
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -41,9 +44,8 @@ _SET_UP = {
 def run_impala_mm() -> NoReturn:
     """Run experiment.py, what shows results, print the pages' folder, or run a set-up program."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if sys.argv[1:] == ["docs"]:
-        print(_PROJECT)
-        sys.exit()
+    if sys.argv[1:] in (["docs"], ["docs", "--open"]):
+        sys.exit(_open_site() if "--open" in sys.argv else print(_PROJECT))
     if name == "results":
         _run(_PROJECT / "sandbox" / "results", sys.argv[2:])
     if name not in _SET_UP:
@@ -58,6 +60,20 @@ def run_impala_mm() -> NoReturn:
 def run_impala_mm_cluster() -> NoReturn:
     """Run run_experiment_mm_raw.py."""
     _run(_FOLDER / "run_experiment_mm_raw.py", sys.argv[1:])
+
+
+def _open_site() -> str | None:
+    """Open the site of the pages, built first where it is missing; return what prevents it."""
+    site = _PROJECT / "build" / "site" / "index.html"
+    if not site.exists():
+        if not (_PROJECT / "Makefile").exists():
+            return f"error: the site is built in a clone only, by 'make docs': read {_PROJECT}"
+        if subprocess.run(["make", "-C", str(_PROJECT), "docs"], check=False).returncode:
+            return "error: the site was not built; the lines above say why"
+    print(site)
+    if not webbrowser.open(site.as_uri()):
+        return "error: no browser was found on this machine: open the file above in yours"
+    return None
 
 
 def _run(program: Path, arguments: list[str]) -> NoReturn:

@@ -1,7 +1,5 @@
 """What a run does with an algorithm that cannot act: it ends soon, and names the user's line."""
 
-import signal
-
 import pytest
 from processes import EXPERIMENT, ROOT, Process, free_port, run
 from rows import read_rows
@@ -31,8 +29,7 @@ def test_a_run_goes_on_of_whose_actors_one_crashes_in_act(tmp_path):
     training.until(f"actor 0 on .* gave up: {TWICE}")
     training.until("actor-0 will not be restarted; log: ")
     assert PLACE in training.printed()
-    training.process.send_signal(signal.SIGINT)
-    assert training.wait(60) == 130, training.printed()
+    training.interrupt()
     assert read_rows(tmp_path)[-1]["frames"] > 0
 
 

@@ -81,7 +81,7 @@ def test_two_runs_of_one_csv_that_start_in_the_same_second_both_train(cluster):
 
 
 @needs_horovod
-def test_crashed_learners_and_those_of_a_killed_supervisor_resume_while_actors_wait(cluster):
+def test_crashed_learners_resume_while_actors_wait_and_so_do_those_of_a_killed_supervisor(cluster):
     rows = cluster.csv(
         *[f"learner,localhost,{free_port()}," for _ in range(2)], *["actor,localhost,,"] * 2
     )
@@ -98,14 +98,13 @@ def test_crashed_learners_and_those_of_a_killed_supervisor_resume_while_actors_w
     frontend.until(r"learners on localhost failed: .*\n(.*\n)*  it will be restarted in 0.5 s", 20)
     frontend.until(r"resumed at [1-9][\d,]* frames", 60)
     frontend.until(r"checkpoint at update", 60)
+    assert [read_json(path)["process"] for path in actors] == before
     os.kill(read_json(state)["supervisor"][0], signal.SIGKILL)
     frontend.until("the learners on this machine are not running any more: restarting", 20)
     frontend.until(r"resumed at [1-9][\d,]* frames", 90)
     frontend.until(r"checkpoint at update", 90)
     until(lambda: {p["state"] for p in cluster.status()["processes"]} == {"running"}, 30)
-    assert [read_json(path)["process"] for path in actors] == before
-    frontend.process.send_signal(signal.SIGINT)
-    assert frontend.wait(60) == 130
+    frontend.interrupt()
     last = read_rows(cluster.logdir)[-1]
     newest = sorted((cluster.logdir / "checkpoints").iterdir())[-1]
     assert json.loads((newest / "about.json").read_text())["updates"] == last["updates"]
@@ -123,8 +122,7 @@ def test_an_actor_whose_supervisor_is_killed_is_restarted(cluster):
     after = [read_json(path)["process"] for path in states]
     assert [old == new for old, new in zip(before, after, strict=True)] == [False, True, False]
     assert not any(is_running(before[i][0]) for i in (0, 2))
-    frontend.process.send_signal(signal.SIGINT)
-    assert frontend.wait(60) == 130
+    frontend.interrupt()
 
 
 def test_an_actor_that_hangs_is_restarted(cluster):
@@ -164,8 +162,7 @@ def test_the_documented_command_of_the_predecessor_works_unchanged(cluster):
     assert {p["name"] for p in cluster.status()["processes"]} == {
         *("learners", "actor-0", "actor-1", "actor-2"),
     }
-    frontend.process.send_signal(signal.SIGINT)
-    assert frontend.wait(90) == 130
+    frontend.interrupt(90)
     assert "mean return" in frontend.printed() or "no finished episodes" in frontend.printed()
 
 

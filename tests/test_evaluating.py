@@ -142,8 +142,7 @@ def test_an_evaluator_waits_for_a_run_tests_its_checkpoints_and_goes_on_after_a_
     save(tmp_path, 1, 1000.0, level_name="catch")
     first.until(r"\[evaluator\] catch: mean return -?\d\.\d\d .* of 3 games at 1,000 frames")
     first.until("waiting for a checkpoint after that of 1,000 frames")
-    first.process.send_signal(signal.SIGINT)
-    assert first.wait(30) == 130
+    first.interrupt(30)
     again = Process(*command)
     again.until("waiting for a checkpoint")
     assert "mean return" not in again.printed()

@@ -6,20 +6,13 @@ import signal
 import time
 
 import pytest
-from deadlines import Deadline
 from processes import EXPERIMENT, Process, free_port
+from supervising import until
 
 
 def _age(path):
     """Return the seconds since the last heartbeat."""
     return time.time() - os.stat(path).st_mtime
-
-
-def _until(true, seconds=60):
-    deadline = Deadline(seconds)
-    while not true():
-        assert not deadline.is_over()
-        time.sleep(0.1)
 
 
 @pytest.mark.slow
@@ -42,15 +35,15 @@ def test_an_actor_whose_environment_hangs_stops_beating_and_those_who_wait_go_on
     learner = start("learner", here, "--job_name=learner", f"--logdir={tmp_path / 'run'}")
     start("hanging", here, "--job_name=actor")
     start("waiting", nowhere, "--job_name=actor", "--task=1")
-    _until(lambda: all(path.exists() for path in beats.values()))
-    _until(lambda: _age(beats["hanging"]) > 3)
+    until(lambda: all(path.exists() for path in beats.values()), 60)
+    until(lambda: _age(beats["hanging"]) > 3, 60)
     assert _age(beats["learner"]) < 3
     assert _age(beats["waiting"]) < 3
     frames = {name: json.loads(path.read_text())["frames"] for name, path in beats.items()}
     assert frames["hanging"] > 0
     assert frames["waiting"] == 0
     learner.process.send_signal(signal.SIGSTOP)
-    _until(lambda: _age(beats["learner"]) > 3)
+    until(lambda: _age(beats["learner"]) > 3, 60)
     learner.process.send_signal(signal.SIGCONT)
-    _until(lambda: _age(beats["learner"]) < 2)
+    until(lambda: _age(beats["learner"]) < 2, 60)
     assert {path.name for path in tmp_path.iterdir()} == {*beats, "token", "run"}

@@ -7,7 +7,6 @@ in a period). D401 knows verbs by a list and accepts a first word that is not in
 import ast
 import re
 
-import pytest
 from processes import ROOT
 
 # Words with which no description of what a function does begins.
@@ -60,31 +59,6 @@ def _complaints(path):
             yield f"{where} begins with no verb: write what the function does"
 
 
-@pytest.mark.parametrize("top", sorted({str(path.relative_to(ROOT).parts[0]) for path in SOURCES}))
-def test_docstrings_begin_with_what_a_function_does_or_what_a_class_is(top):
-    found = [
-        complaint
-        for path in SOURCES
-        if path.relative_to(ROOT).parts[0] == top
-        for complaint in _complaints(path)
-    ]
+def test_docstrings_begin_with_what_a_function_does_or_what_a_class_is():
+    found = [complaint for path in SOURCES for complaint in _complaints(path)]
     assert not found, "\n".join(found)
-
-
-@pytest.mark.parametrize(
-    ("source", "complains"),
-    [
-        ('def f():\n    "Return the mean."', False),
-        ('def f():\n    "Of a learner, the mean."', True),
-        ('def f():\n    "`x`: what is read."', True),
-        ('def f():\n    "(features, state) after one entry."', True),
-        ('class C:\n    "A queue of unrolls."', False),
-        ('class C:\n    "What is queued."', True),
-        ('class C:\n    @property\n    def p(self):\n        "The mean."', False),
-        ('"""Where unrolls wait."""', True),
-    ],
-)
-def test_the_rule_finds_what_it_is_for(source, complains, tmp_path, monkeypatch):
-    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
-    (tmp_path / "x.py").write_text(source)
-    assert bool(list(_complaints(tmp_path / "x.py"))) == complains

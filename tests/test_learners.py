@@ -8,9 +8,18 @@ import time
 from pathlib import Path
 
 import pytest
-from deadlines import Deadline
-from processes import EXPERIMENT, Process, free_port, is_running, needs_horovod, run, started
-from rows import read_rows
+from processes import (
+    EXPERIMENT,
+    Process,
+    catch_command,
+    free_port,
+    is_running,
+    needs_horovod,
+    run,
+    started,
+)
+from rows import read_rows, until_row
+from supervising import until
 
 from launcher.supervise.procfs import descendants
 
@@ -20,24 +29,18 @@ MPIRUN = (
     *(str(Path(sys.executable).parent / "mpirun"), "--allow-run-as-root", "--oversubscribe"),
     *("--mca", "mpi_yield_when_idle", "1"),
 )
+TWO = (
+    *("--num_learners=2", "--num_actors=2", "--batch_size=4"),
+    "--total_environment_frames=1e9",
+)
 SLOW = "--level_name=tests.helpers.games:Sleeping-v0"  # bottleneck: the environment, not the CPU
 
 
 def _steps_per_second(logdir, seconds):
     """Measure the steps/s over the next `seconds`."""
     begin = read_rows(logdir)[-1]
-    deadline = Deadline(seconds + 30)
-    while (end := read_rows(logdir)[-1])["seconds"] < begin["seconds"] + seconds:
-        assert not deadline.is_over()
-        time.sleep(0.2)
+    end = until_row(logdir, lambda row: row["seconds"] >= begin["seconds"] + seconds, seconds + 30)
     return (end["steps"] - begin["steps"]) / (end["seconds"] - begin["seconds"])
-
-
-def _until_gone(pids, seconds=10):
-    deadline = Deadline(seconds)
-    while alive := [pid for pid in pids if is_running(pid)]:
-        assert not deadline.is_over(), alive
-        time.sleep(0.1)
 
 
 def _ranks(mpirun):
@@ -66,30 +69,15 @@ def test_two_learners_here_train_by_an_algorithm_of_our_own_and_ctrl_c_saves(tmp
 
     A random policy's return in Catch is -0.6.
     """
-    cluster = Process(
-        *EXPERIMENT,
-        "--num_learners=2",
-        "--num_actors=2",
-        "--algorithm=tests.helpers.dqn_like",
-        "--level_name=catch",
-        "--learning_rate=0.001",
-        "--batch_size=4",
-        f"--learner_hosts=127.0.0.1:{free_port()}",
-        f"--logdir={tmp_path}",
-        "--total_environment_frames=1e9",
-        "--check_sync_every=10",
-    )
+    flags = ("--algorithm=tests.helpers.dqn_like", "--learning_rate=0.001", "--check_sync_every=10")
+    cluster = Process(*catch_command(tmp_path, *TWO, *flags))
     cluster.until(r"catch, tests.helpers.dqn_like with .* weights on 2 learners")
     cluster.until(r"\[learner 0\] [1-9][0-9,]* frames \|")
-    deadline = Deadline(200)
-    while read_rows(tmp_path)[-1].get("episode_return", -2) < 0.5:
-        assert not deadline.is_over(), read_rows(tmp_path)[-1]
-        time.sleep(0.2)
+    until_row(tmp_path, lambda row: row.get("episode_return", -2) >= 0.5, 200)
     processes = descendants(cluster.process.pid)
     assert len(processes) >= 8, "mpirun, two learners, two actors, and three supervisors"
-    cluster.process.send_signal(signal.SIGINT)
-    assert cluster.wait(20) == 130
-    _until_gone(processes)
+    cluster.interrupt(20)
+    until(lambda: not any(map(is_running, processes)))
     printed = cluster.printed()
     assert "finished: a stop was requested" in printed
     assert "error" not in printed
@@ -108,20 +96,12 @@ def test_an_update_of_several_steps_that_fails_is_not_saved_and_the_run_resumes_
 
     A checkpoint is due at all times, so some update is always being saved.
     """
-    command = [
-        *(*EXPERIMENT, "--num_learners=2", "--num_actors=2", "--batch_size=4"),
-        *("--algorithm=tests.helpers.minibatched", "--level_name=catch", f"--logdir={tmp_path}"),
-        *("--save_checkpoint_secs=0.1", "--check_sync_every=10"),
-        f"--learner_hosts=127.0.0.1:{free_port()}",
-    ]
-    code, printed = run(*command, "--total_environment_frames=1e9", FAULT_AT="60", limit=150)
+    flags = ("--algorithm=tests.helpers.minibatched", "--check_sync_every=10")
+    command = catch_command(tmp_path, *TWO, *flags, "--save_checkpoint_secs=0.1")
+    code, printed = run(*command, FAULT_AT="60", limit=150)
     assert code == 1, printed
-    error = (
-        r"error: update 60 is not finite on learner 1 \(grad_norm = nan\); its steps from there on "
-        r"were not applied, and it was not saved: lower --learning_rate or --gradients_clipping, "
-        r"or bound the rewards: --max_abs_reward, --reward_clipping; the last checkpoint is intact"
-    )
-    assert re.search(error, printed), printed
+    assert "error: update 60 is not finite on learner 1 (grad_norm = nan)" in printed
+    assert "the last checkpoint is intact" in printed
     newest = max((tmp_path / "checkpoints").glob("[0-9]*"))
     assert 0 < int(newest.name) < 60
     row = read_rows(tmp_path)[-1]
@@ -137,18 +117,10 @@ def test_an_update_of_several_steps_that_fails_is_not_saved_and_the_run_resumes_
 @pytest.mark.slow
 def test_a_run_whose_learners_wait_for_different_calls_ends_with_a_sentence(tmp_path):
     """It would hang for ever: learner 1 waits in update 20, and learner 0 in update 21."""
-    code, printed = run(
-        *(*EXPERIMENT, "--num_learners=2", "--num_actors=2", "--batch_size=4"),
-        *("--algorithm=tests.helpers.diverging", "--level_name=catch", f"--logdir={tmp_path}"),
-        *(f"--learner_hosts=127.0.0.1:{free_port()}", "--total_environment_frames=1e9"),
-        limit=200,
-    )
+    flags = (*TWO, "--algorithm=tests.helpers.diverging")
+    code, printed = run(*catch_command(tmp_path, *flags), limit=200)
     assert code == 1, printed
-    error = (
-        r"\[learner 0\] error: no update for \d+ s: learners 0 and 1 did not finish update 20, and "
-        r"may wait for a call of `exchange` that another learner does not make; a condition around "
-        r"it must be equal on all learners; "
-    )
+    error = r"\[learner 0\] error: no update for \d+ s: learners 0 and 1 did not finish update 20, "
     assert len(re.findall(error, printed)) == 1, printed
     assert "Traceback" not in printed
     assert read_rows(tmp_path)[-1]["updates"] in {19, 20}
@@ -228,7 +200,7 @@ def test_with_balance_the_actors_that_are_left_feed_all_learners_until_one_is_ki
     ranks = _ranks(learners)
     os.kill(ranks[1], signal.SIGKILL)
     assert learners.wait(10) != 0
-    _until_gone(ranks)
+    until(lambda: not any(map(is_running, ranks)))
     assert re.search(r"exited on\s+signal 9", learners.printed())
 
 
@@ -269,16 +241,13 @@ def test_one_ulp_of_difference_is_repaired_and_counted_and_a_bare_mpirun_obeys_c
         learners.until(r"\[learner 1\] was bound to 1 core\(s\) by its launcher; it uses all")
     learners.until(r"checkpoint at update [1-9]")
     learners.until(r"[1-9][0-9,]* frames \|")
-    deadline = Deadline(60)
-    while (row := read_rows(logdir)[-1])["updates"] < 31:
-        assert not deadline.is_over(), row
-        time.sleep(0.1)
+    row = until_row(logdir, lambda row: row["updates"] >= 31, 60)
     assert row["sync_repairs"] == 1
     assert row["sync_checks"] >= 3
     processes = descendants(learners.process.pid)
     learners.process.send_signal(signal.SIGINT)
     assert learners.wait(10) != 0
-    _until_gone(processes)
+    until(lambda: not any(map(is_running, processes)))
 
 
 @pytest.mark.slow

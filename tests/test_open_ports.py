@@ -2,7 +2,6 @@
 
 import ipaddress
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -59,8 +58,7 @@ def test_of_experiment_py(tmp_path):
     run.until(r"[1-9][\d,]* frames \|", 120)
     assert "listens on all network interfaces" not in run.printed()
     _check([run.process.pid, *descendants(run.process.pid)])
-    run.process.send_signal(signal.SIGINT)
-    assert run.wait(60) == 130
+    run.interrupt()
 
 
 def test_of_a_frontend(cluster):
@@ -73,5 +71,4 @@ def test_of_a_frontend(cluster):
     assert len(supervisors) == 3
     pids = [pid for each in supervisors for pid in (each, *descendants(each))]
     _check([frontend.process.pid, *pids])
-    frontend.process.send_signal(signal.SIGINT)
-    assert frontend.wait(60) == 130
+    frontend.interrupt()

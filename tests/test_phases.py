@@ -1,34 +1,16 @@
 """Students that learn from recorded games first, in real runs, which are killed in each phase."""
 
-import os
 import re
-import signal
-import time
 
 import pytest
-from deadlines import Deadline
 from processes import EXPERIMENT, Process, catch_command, free_port, needs_horovod, run
 from recorded_catch import record_catch
-from rows import read_rows
+from rows import read_rows, until_row
 from scripted import catcher
-
-from launcher.supervise.procfs import descendants
+from supervising import until
 
 CATCHER = "--teacher=tests.helpers.scripted:catcher"
 QDAGGER = ("--teacher_method=qdagger", "--teacher_episodes=16")
-
-
-def _kill(process):
-    for pid in [process.process.pid, *descendants(process.process.pid)]:
-        os.kill(pid, signal.SIGKILL)
-    process.process.wait()
-
-
-def _wait_for_row(logdir, is_right, seconds=120):
-    deadline = Deadline(seconds)
-    while not [row for row in read_rows(logdir) if is_right(row)]:
-        assert not deadline.is_over(), read_rows(logdir)[-1:]
-        time.sleep(0.2)
 
 
 @pytest.mark.slow
@@ -97,9 +79,9 @@ def test_a_student_of_values_learns_recorded_games_before_it_plays_and_keeps_the
     process = Process(*command)
     process.until("offline: 400 updates from 1,797 recorded steps", 120)
     process.until(r"online: 2[45](\.\d)?% of each update is from 1,797 recorded steps", 20)
-    _wait_for_row(logdir, lambda row: row["frames"] > 2000, 300)
+    until_row(logdir, lambda row: row["frames"] > 2000, 300)
     _wait_for_save(logdir, 401)
-    _kill(process)
+    process.kill_all()
     rows = read_rows(logdir)
     offline = [row for row in rows if not row["frames"] and "recorded_share" in row]
     assert {row["recorded_share"] for row in offline} == {1.0}
@@ -107,9 +89,8 @@ def test_a_student_of_values_learns_recorded_games_before_it_plays_and_keeps_the
     assert returns[0] > 0, "a random policy has -0.6"
     process = Process(*command)
     process.until(r"online: 2[45](\.\d)?% of each update", 120)
-    _wait_for_row(logdir, lambda row: row["updates"] > rows[-1]["updates"] + 5)
-    process.process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130, process.printed()
+    until_row(logdir, lambda row: row["updates"] > rows[-1]["updates"] + 5)
+    process.interrupt()
     assert "offline:" not in process.printed()
     assert read_rows(logdir)[-1]["recorded_share"] == pytest.approx(0.25, abs=0.03)
 
@@ -175,7 +156,7 @@ def test_a_run_that_is_killed_goes_on_in_each_phase(tmp_path):
         process = Process(*command)
         process.until(pattern, 120)
         also()
-        _kill(process)
+        process.kill_all()
         return process.printed()
 
     printed = start_and_kill("plays 16 games")
@@ -184,10 +165,7 @@ def test_a_run_that_is_killed_goes_on_in_each_phase(tmp_path):
     folder = tmp_path / "teacher_data" / "learner-0"
 
     def wait_for_file():
-        deadline = Deadline(60)
-        while not list(folder.glob("*.unrolls")):
-            assert not deadline.is_over()
-            time.sleep(0.1)
+        until(lambda: list(folder.glob("*.unrolls")), 60)
 
     printed = start_and_kill("collect: the teacher plays 6,000 steps", wait_for_file)
     assert "plays 16 games" in printed, "it was killed before it had played them"
@@ -204,7 +182,7 @@ def test_a_run_that_is_killed_goes_on_in_each_phase(tmp_path):
     assert "collect:" not in printed
 
     def wait_for_play():
-        _wait_for_row(tmp_path, lambda row: row["frames"] > 1000, 300)
+        until_row(tmp_path, lambda row: row["frames"] > 1000, 300)
         _wait_for_save(tmp_path, 1001)
 
     start_and_kill("offline: ", wait_for_play)
@@ -214,9 +192,8 @@ def test_a_run_that_is_killed_goes_on_in_each_phase(tmp_path):
     process = Process(*command)
     process.until("resumed at", 120)
     before = read_rows(tmp_path)[-1]["updates"]
-    _wait_for_row(tmp_path, lambda row: row["updates"] > before)
-    process.process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130, process.printed()
+    until_row(tmp_path, lambda row: row["updates"] > before)
+    process.interrupt()
     assert "offline:" not in process.printed()
     assert "plays 16 games" not in process.printed()
     assert not [row for row in read_rows(tmp_path)[1:] if "teacher_return" in row]
@@ -224,14 +201,8 @@ def test_a_run_that_is_killed_goes_on_in_each_phase(tmp_path):
 
 def _wait_for_save(logdir, updates=1):
     """Wait until a checkpoint of at least that many updates is complete."""
-    deadline = Deadline(60)
-    while not [
-        path
-        for path in (logdir / "checkpoints").glob("0*")
-        if int(path.name) >= updates and (path / "about.json").exists()
-    ]:
-        assert not deadline.is_over()
-        time.sleep(0.2)
+    saved = (logdir / "checkpoints").glob
+    until(lambda: [path for path in saved("0*/about.json") if int(path.parent.name) >= updates], 60)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """PPO and its kin in real runs: rounds, resuming, recurrent networks, learners, inference."""
 
 import re
-import signal
 import sys
 
 import numpy as np
@@ -10,10 +9,14 @@ import tensorflow as tf
 from processes import EXPERIMENT, Process, free_port, needs_horovod, run
 from rows import read_rows
 
+import impala_mm
+
 pytestmark = pytest.mark.slow
 # Rounds of 512 steps: shorter than by default, so that tests see many of them.
 SHORT = ("--unroll_length=32", "--minibatches=4", "--learning_rate=0.001")
 CARTPOLE = ("--algorithm=ppo", "--level_name=CartPole-v1", *SHORT)
+# Rewards a thousand times larger than usual, which PopArt makes bearable.
+LARGE = ("--reward_scaling=1000", "--value_normalization=popart", "--normalize_rewards=false")
 TWO = ("--num_learners=2", "--check_sync_every=20")
 
 
@@ -27,12 +30,8 @@ class Training(Process):
 
     def end(self, seconds=400):
         """Wait for the end, which the run reaches by itself; return its rows."""
-        assert self.process.wait(seconds) == 0, self.printed()
+        assert self.wait(seconds) == 0, self.printed()
         return read_rows(self.logdir)
-
-    def interrupt(self):
-        self.process.send_signal(signal.SIGINT)
-        assert self.wait(60) == 130, self.printed()
 
 
 def _last(rows, key):
@@ -59,22 +58,31 @@ def _tested_return(logdir):
     return float(re.search(r"\nreturn +(-?[\d.]+)", printed)[1])
 
 
-def test_ppo_learns_cartpole_and_is_resumed_tested_and_exported(tmp_path):
-    flags = (*CARTPOLE, "--save_checkpoint_secs=5")
+def test_ppo_learns_large_rewards_and_is_resumed_tested_and_exported(tmp_path):
+    flags = (*CARTPOLE, *LARGE, "--save_checkpoint_secs=5")
     first = Training(tmp_path, *flags, "--total_environment_frames=1e9")
     first.until(r"return (?:[3-9]\d|\d\d\d)\.\d", 300)
     first.interrupt()
     rows = read_rows(first.logdir)
-    updates = rows[-1]["updates"]
+    updates, mean = rows[-1]["updates"], _last(rows, "value_mean")
     assert updates > 0
+    assert _last(rows, "value_deviation") > 1000
     frames = 512 * updates + 40_000
     rows = Training(tmp_path, *flags, f"--total_environment_frames={frames}").end()
     assert rows[-1]["updates"] >= updates + 70
+    after = next(row for row in rows if row["updates"] > updates and "value_mean" in row)
+    assert after["value_mean"] == pytest.approx(mean, rel=0.5), "it was restored"
     assert _all(rows, "policy_lag") == {0.0}
     assert {"entropy", "approx_kl", "clip_fraction", "explained_variance"} <= rows[-1].keys()
     assert 10 * 4 * rows[-1]["updates"] in _optimizer_steps(first.logdir), "all were counted"
     assert rows[-1]["episode_return"] > 120, "random actions return 22"
     assert _tested_return(first.logdir) > 150
+    policy = impala_mm.load_policy(first.logdir)
+    judged = policy.judge(
+        policy.entry(np.zeros([1, 4], "f"), [1.0], np.zeros([1], np.int32), [False]),
+        policy.initial_state(1),
+    )
+    assert 10_000 < float(judged.value[0]) < 150_000, "the discounted return of a balanced pole"
     code, printed = run(*EXPERIMENT, "--mode=export", f"--logdir={first.logdir}")
     assert code == 0, printed
     code, printed = run(sys.executable, "example.py", cwd=first.logdir / "export")
@@ -93,41 +101,15 @@ def test_ppo_learns_a_masked_game_of_several_choices_with_a_recurrent_network(tm
 
 @needs_horovod
 def test_two_learners_of_half_a_batch_that_infer_learn_cartpole_and_hold_equal_variables(tmp_path):
-    flags = (*CARTPOLE, *TWO, "--batch_size=8", "--target_kl=0.05", "--inference=learner")
-    rows = Training(tmp_path, *flags, "--total_environment_frames=50000").end()
+    """So do PopArt's mean and deviation: they compare all their variables, bit for bit."""
+    flags = (*CARTPOLE, *LARGE, *TWO, "--batch_size=8", "--target_kl=0.05", "--inference=learner")
+    rows = Training(tmp_path, *flags, "--total_environment_frames=40000").end()
     assert rows[-1]["sync_checks"] > 0
     assert rows[-1]["sync_repairs"] == 0
     assert rows[-1]["episode_return"] > 100
     assert _all(rows, "policy_lag") == {0.0}
     assert _last(rows, "optimizer_steps") <= 40
-
-
-@needs_horovod
-def test_numbers_too_large_on_one_learner_end_all_and_are_applied_on_none(tmp_path):
-    """Learner 1 has an actor whose rewards become huge."""
-    raw = ("--normalize_observations=false", "--normalize_rewards=false", "--batch_size=8")
-    training = Training(
-        tmp_path,
-        *("--algorithm=ppo", "--level_name=tests.helpers.broken_levels:HugeReward-v0", *SHORT),
-        *(*TWO, "--num_actors=2", "--learner_assignment=fixed", *raw, "--save_checkpoint_secs=0.2"),
-        "--total_environment_frames=20000",
-    )
-    assert training.process.wait(300) == 1, training.printed()
-    said = re.search(
-        r"error: update (\d+) is not finite .*not applied.*, or bound the rewards: "
-        r"--max_abs_reward, --reward_clipping; the last checkpoint is intact",
-        training.printed(),
-    )
-    assert said, training.printed()
-    assert "Traceback" not in training.printed()
-    rows = read_rows(training.logdir)
-    assert rows[-1]["updates"] == int(said[1]) - 1 > 2
-    newest = max((training.logdir / "checkpoints").glob("[0-9]*"))
-    assert 0 < int(newest.name) < int(said[1])
-    reader = tf.train.load_checkpoint(str(newest / "variables"))
-    for name in reader.get_variable_to_shape_map():
-        value = np.asarray(reader.get_tensor(name))
-        assert value.dtype.kind != "f" or np.isfinite(value).all(), name
+    assert _last(rows, "value_deviation") > 1000
 
 
 def test_rounds_that_overlap_are_said_and_their_lag_is_at_most_1(tmp_path):

@@ -1,7 +1,6 @@
 """--mode=record in real processes: what is written, refused, added to, and kept on Ctrl-C."""
 
 import json
-import signal
 
 import pytest
 from processes import EXPERIMENT, Process, run
@@ -19,8 +18,7 @@ def test_games_are_recorded_and_added_to_and_ctrl_c_keeps_those_that_are_complet
     assert json.loads((folder / "data.json").read_text())["episodes"] == 3
     process = Process(*RECORD, "--episodes=9999", f"--record_dir={folder}")
     process.until(r"[1-9]\d* of 9,?999 games", 60)
-    process.process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130, process.printed()
+    process.interrupt()
     assert f"interrupted: {folder} has " in process.printed()
     about = json.loads((folder / "data.json").read_text())
     assert about["episodes"] > 3

@@ -64,16 +64,14 @@ def test_a_killed_actor_stalls_no_round_and_the_run_is_resumed_in_rounds(tmp_pat
     assert rows[-1]["unrolls_padded"] <= 8, "in the round of the crash at most"
     assert rows[-1]["unrolls_dropped"] == 0
     assert rows[-1]["fresh_columns"] == 16
-    run.process.send_signal(signal.SIGINT)
-    assert run.wait(30) == 130, run.printed()
+    run.interrupt(30)
     updates = read_rows(tmp_path)[-1]["updates"]
     resumed = Process(*catch_command(tmp_path, *FLAGS, "--batch_size=16"))
     resumed.until(r"\| lag 0\.0 ", 90)
     rows = _until_updates(tmp_path, 10)
     _check(rows)
     assert rows[0]["updates"] > updates
-    resumed.process.send_signal(signal.SIGINT)
-    assert resumed.wait(30) == 130, resumed.printed()
+    resumed.interrupt(30)
 
 
 def test_a_round_larger_than_the_environments_is_filled_by_several_unrolls_of_each(tmp_path):

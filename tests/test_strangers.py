@@ -4,11 +4,10 @@ import re
 import time
 
 import pytest
+from hosts import give_token
 from processes import EXPERIMENT, ROOT
 from rows import read_rows
 from supervising import until
-
-from impala_mm.runtime import run_token
 
 pytestmark = pytest.mark.slow
 
@@ -20,17 +19,8 @@ _STRANGER = (
 )
 
 
-def _give_token(*hosts):
-    content = run_token.make()
-    for host in hosts:
-        token = host.home / ".config" / "impala_mm" / "token"
-        token.parent.mkdir(parents=True, exist_ok=True)
-        token.write_text(content)
-        token.chmod(0o600)
-
-
 def test_training_goes_on_whatever_a_stranger_on_another_host_sends(lan):
-    _give_token(lan.learner1, lan.actor1)
+    give_token(lan.learner1, lan.actor1)
     learner = lan.learner1.start(
         *_FLAGS, "--job_name=learner", "--logdir=/root/run", "--total_environment_frames=1e9"
     )
@@ -68,7 +58,7 @@ def test_training_goes_on_whatever_a_stranger_on_another_host_sends(lan):
 
 
 def test_an_actor_finds_its_learner_again_after_a_cut_and_after_the_learners_end(lan):
-    _give_token(lan.learner1, lan.actor1)
+    give_token(lan.learner1, lan.actor1)
     command = (*_FLAGS, "--job_name=learner", "--logdir=/root/run")
     command = (*command, "--total_environment_frames=1e9")
     learner = lan.learner1.start(*command)
@@ -92,7 +82,7 @@ def test_an_actor_finds_its_learner_again_after_a_cut_and_after_the_learners_end
 def test_an_actor_is_back_within_seconds_after_a_minute_without_network(
     lan, security, inference, direction
 ):
-    _give_token(lan.learner1, lan.actor1)
+    give_token(lan.learner1, lan.actor1)
     flags = (*_FLAGS, f"--transport_security={security}", f"--inference={inference}")
     learner = lan.learner1.start(
         *flags, "--job_name=learner", "--logdir=/root/run", "--total_environment_frames=1e9"
@@ -113,7 +103,7 @@ def test_an_actor_is_back_within_seconds_after_a_minute_without_network(
 
 def test_a_tunnel_of_ssh_to_localhost_leads_to_the_learner(lan):
     """As `sandbox/cluster.md` describes it."""
-    _give_token(lan.learner1, lan.laptop)
+    give_token(lan.learner1, lan.laptop)
     local = "--learner_hosts=localhost:8001"
     learner = lan.learner1.start(
         *(*EXPERIMENT, "--level_name=catch", local, "--job_name=learner", "--logdir=/root/run"),

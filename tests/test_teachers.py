@@ -1,25 +1,19 @@
 """Students in real runs: metrics, kill -9 and resume, and a teacher that is gone."""
 
-import os
 import re
 import shutil
-import signal
-import time
 
 import pytest
-from deadlines import Deadline
 from dopamine_stacks import unpack
 from processes import ROOT, Process, catch_command, run
-from rows import read_rows
-
-from launcher.supervise.procfs import descendants
+from rows import read_rows, until_row
 
 CATCHER = "--teacher=tests.helpers.scripted:catcher"
 QDAGGER = ("--teacher_method=qdagger", "--teacher_episodes=16")
 
 
 def test_a_student_measures_its_divergence_and_the_cost_that_falls(tmp_path):
-    end = ("--total_environment_frames=8000", "--teacher_frames=4000", "--stop_at_return=9")
+    end = ("--total_environment_frames=4000", "--teacher_frames=2000", "--stop_at_return=9")
     code, printed = run(*catch_command(tmp_path, CATCHER, *end, "--num_actors=1", QDAGGER[1]))
     assert code == 0, printed
     said = "note: without effect: --teacher_episodes=16 (with --teacher_method=kickstarting)"
@@ -62,13 +56,6 @@ def test_what_cannot_teach_ends_the_run_in_a_sentence(tmp_path):
     assert "Traceback" not in printed
 
 
-def _wait_for_row(logdir, is_right, seconds=120):
-    deadline = Deadline(seconds)
-    while not [row for row in read_rows(logdir) if is_right(row)]:
-        assert not deadline.is_over(), read_rows(logdir)[-1:]
-        time.sleep(0.2)
-
-
 @pytest.mark.slow
 def test_a_student_that_is_killed_goes_on_with_its_scores_and_cost_and_needs_no_teacher_in_the_end(
     tmp_path,
@@ -79,11 +66,9 @@ def test_a_student_that_is_killed_goes_on_with_its_scores_and_cost_and_needs_no_
     flags = (*common, "--save_checkpoint_secs=1", "--stop_at_return=1e9", "--learning_rate=0.0001")
     command = catch_command(folder, *flags, "--total_environment_frames=1e9")
     first = Process(*command)
-    _wait_for_row(folder, lambda row: row.get("teacher_cost", 1) < 0.99)
+    until_row(folder, lambda row: row.get("teacher_cost", 1) < 0.99)
     first.until(r"checkpoint at update", 60)
-    for pid in [first.process.pid, *descendants(first.process.pid)]:
-        os.kill(pid, signal.SIGKILL)
-    first.process.wait()
+    first.kill_all()
     first_row = read_rows(folder)[0]
     assert first_row["frames"] == 0
     assert first_row["teacher_return"] == pytest.approx(500, abs=20)
@@ -92,7 +77,7 @@ def test_a_student_that_is_killed_goes_on_with_its_scores_and_cost_and_needs_no_
 
     second = Process(*command)
     second.until(r"resumed at ", 60)
-    _wait_for_row(folder, lambda row: row["updates"] > before[-1]["updates"])
+    until_row(folder, lambda row: row["updates"] > before[-1]["updates"])
     rows = read_rows(folder)[len(before) :]
     assert "plays 16 games" not in second.printed()
     assert not [row for row in rows if "teacher_return" in row]
@@ -100,8 +85,7 @@ def test_a_student_that_is_killed_goes_on_with_its_scores_and_cost_and_needs_no_
     costs = [row["teacher_cost"] for row in before if "teacher_cost" in row]
     now = next(row["teacher_cost"] for row in rows if "teacher_cost" in row)
     assert costs[-1] - 0.1 < now < 0.999, "a new run begins with 1"
-    second.process.send_signal(signal.SIGINT)
-    assert second.wait(60) == 130, second.printed()
+    second.interrupt()
 
     frames = read_rows(folder)[-1]["frames"]
     over = (*flags, f"--teacher_frames={frames + 1000:.0f}")

@@ -148,5 +148,4 @@ def test_an_actor_held_back_by_a_full_queue_ends_at_once_when_asked(tmp_path):
     learner.until(r"bottleneck: learner \(")
     actor.process.send_signal(signal.SIGTERM)
     assert actor.wait(10) == 143
-    learner.process.send_signal(signal.SIGINT)
-    assert learner.wait(10) == 130
+    learner.interrupt(10)

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from hosts import give_token
 from processes import EXPERIMENT, ROOT, needs_horovod
 
-from impala_mm.runtime import run_token
 from impala_mm.transport.tls import Credentials
 
 pytestmark = [needs_horovod, pytest.mark.slow]
@@ -34,12 +34,7 @@ def _flags(lan):
 
 def test_two_learners_on_two_machines_train_with_actors_on_both(lan):
     machines, flags = (lan.learner1, lan.learner2), _flags(lan)
-    content = run_token.make()
-    for machine in machines:  # as a user would copy it
-        token = machine.home / ".config" / "impala_mm" / "token"
-        token.parent.mkdir(parents=True)
-        token.write_text(content)
-        token.chmod(0o600)
+    content = give_token(*machines)
     credentials = Credentials.parse(content)
     secrets = [credentials.token, *re.findall("[A-Za-z0-9+/=]{64}", content)]
     reader = lan.learner2.start(

@@ -57,8 +57,7 @@ def test_an_actor_of_a_run_never_joins_the_learner_of_another_one(tmp_path, infe
     by_hand.until("joined the learner at")
     first.until("actor 1 on .* joined")
     assert "joined" not in stranger.printed()
-    first.process.send_signal(signal.SIGINT)
-    assert first.wait(20) == 130
+    first.interrupt(20)
 
 
 def test_a_learner_that_is_started_twice_in_the_same_second_runs_once(tmp_path):

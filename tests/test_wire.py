@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+from hosts import give_token
 from processes import EXPERIMENT
 from supervising import until
 
@@ -12,7 +13,6 @@ from impala_mm.algorithms import agent
 from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
-from impala_mm.runtime import run_token
 
 PONG = ("--level_name=PongNoFrameskip-v4", "--agent_name=ShallowConvAgent")
 PIXELS, LENGTH = 84 * 84, Config().unroll_length
@@ -37,12 +37,7 @@ def test_an_unroll_holds_each_frame_once():
 )
 def test_an_actor_sends_no_more_than_its_frames_once(lan, compression, least, most):
     learner, actor = lan.learner1, lan.actor1
-    content = run_token.make()
-    for machine in (learner, actor):
-        token = machine.home / ".config" / "impala_mm" / "token"
-        token.parent.mkdir(parents=True)
-        token.write_text(content)
-        token.chmod(0o600)
+    give_token(learner, actor)
     command = (*EXPERIMENT, *PONG, f"--learner_hosts={learner.address}:8001")
     command = (*command, f"--compression={compression}")
     # A batch has the unrolls of one message, so that all received unrolls are trained on.

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from host import Host
 from hosts import Lan
 
 RUN = "/root/run"  # the run's folder
@@ -56,7 +55,6 @@ _ACTOR = _Target("an actor", ACTORS, "--job_name=actor")
 _SUPERVISOR = _Target("an actor's supervisor", ACTORS, "launcher.supervise.supervisor")
 _AGENT = _Target("the frontend's agent", (*LEARNERS, *ACTORS), "agent_main")
 _TMUX = _Target("tmux", (*LEARNERS, *ACTORS), "tmux ", ("tmux",))
-# Or the controller.
 FRONTEND = _Target("the frontend", ("laptop",), "run_experiment_mm_raw.py", everywhere=True)
 
 _KILLED = (
@@ -66,13 +64,10 @@ _KILLED = (
 _STOPPED = (_RANK, _LEARNERS_SUPERVISOR, _MPIRUN, _DAEMON, _ACTOR, _SUPERVISOR, FRONTEND)
 
 
-def draw_all(lan: Lan, drawn: random.Random, killed: set[int]) -> Iterator[Disturbance]:
-    """Yield disturbances without end: each kind once, in a random order, then again.
-
-    What they kill is added to `killed`, as pids.
-    """
+def draw_all(lan: Lan, drawn: random.Random) -> Iterator[Disturbance]:
+    """Yield disturbances without end: each kind once, in a random order, then again."""
     kinds: list[Callable[[], Disturbance]] = [
-        *(lambda target=target: _kill(lan, drawn, target, killed) for target in _KILLED),
+        *(lambda target=target: _kill(lan, drawn, target) for target in _KILLED),
         *(lambda target=target: _stop(lan, drawn, target) for target in _STOPPED),
         lambda: _cut(lan, drawn, LEARNERS),
         lambda: _cut(lan, drawn, ACTORS),
@@ -82,9 +77,9 @@ def draw_all(lan: Lan, drawn: random.Random, killed: set[int]) -> Iterator[Distu
         lambda: _lose_packets(lan, drawn, LEARNERS, (*ACTORS[:2], "laptop")),
         lambda: _slow_down(lan, drawn, (*LEARNERS, *ACTORS)),
         lambda: _fill(lan, drawn, LEARNERS),
-        lambda: _restart(lan, drawn, LEARNERS, killed),
-        lambda: _restart(lan, drawn, ACTORS, killed),
-        lambda: _restart(lan, drawn, ("laptop",), killed),
+        lambda: _restart(lan, drawn, LEARNERS),
+        lambda: _restart(lan, drawn, ACTORS),
+        lambda: _restart(lan, drawn, ("laptop",)),
     ]
     while True:
         drawn.shuffle(kinds)
@@ -105,13 +100,9 @@ def _find(lan: Lan, target: _Target, name: str) -> list[tuple[int, str]]:
     return found
 
 
-def _signal(
-    lan: Lan, target: _Target, name: str, number: signal.Signals, killed: set[int] | None = None
-) -> str:
+def _signal(lan: Lan, target: _Target, name: str, number: signal.Signals) -> str:
     reached = []
     for pid, where in _find(lan, target, name):
-        if killed is not None:
-            killed.add(pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
             reached.append(where)
@@ -122,14 +113,14 @@ def _words(target: _Target, name: str) -> str:
     return target.words if target.everywhere else f"{target.words} on {name}"
 
 
-def _kill(lan: Lan, drawn: random.Random, target: _Target, killed: set[int]) -> Disturbance:
+def _kill(lan: Lan, drawn: random.Random, target: _Target) -> Disturbance:
     name = drawn.choice(target.hosts)
     # A new frontend is started at the end.
     seconds = drawn.uniform(3, 20) if target is FRONTEND else 0.0
     return Disturbance(
         f"kill -9 {_words(target, name)}",
         seconds,
-        lambda: _signal(lan, target, name, signal.SIGKILL, killed),
+        lambda: _signal(lan, target, name, signal.SIGKILL),
     )
 
 
@@ -201,22 +192,14 @@ def _fill(lan: Lan, drawn: random.Random, names: tuple[str, ...]) -> Disturbance
     )
 
 
-def _restart(
-    lan: Lan, drawn: random.Random, names: tuple[str, ...], killed: set[int]
-) -> Disturbance:
+def _restart(lan: Lan, drawn: random.Random, names: tuple[str, ...]) -> Disturbance:
     host, seconds = lan.hosts[drawn.choice(names)], drawn.uniform(2, 20)
     return Disturbance(
         f"power off {host.name}, and boot it after {seconds:.0f} s",
         seconds,
-        lambda: _power_off(host, killed),
+        lambda: _ignored(host.kill_all()),
         host.boot,
     )
-
-
-def _power_off(host: Host, killed: set[int]) -> str:
-    killed.update(host.pids(""))
-    host.kill_all()
-    return ""
 
 
 def _ignored(_: object) -> str:

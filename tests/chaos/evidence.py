@@ -2,7 +2,6 @@
 
     FOLDER/events.jsonl            what `run` did to the run: see `Event`
     FOLDER/left.txt                what was left on the hosts at the end, one thing per line
-    FOLDER/exited.txt              the controllers that exited by themselves, one per line
     FOLDER/HOST/trained/*.jsonl    what each learner process on a host trained on: see `recording`
     FOLDER/frontends.log           what the frontends printed
     FOLDER/HOST/run/               the run's folder on that host: metrics.jsonl, checkpoints/, logs

@@ -6,8 +6,7 @@ Six simulated hosts (`hosts`) have two learners, three actors and the frontend. 
 something is killed, stopped, cut off, slowed down, filled or powered off (`disturbances`). The seed
 decides what, where and for how long. At the end the run is stopped, and `checker` judges the files
 that it has left. What happened is printed with its time, and each finding on a line of its own; the
-exit code is 1 if there is any. It needs root. With --controller a controller follows the run in
-place of the frontend.
+exit code is 1 if there is any. It needs root.
 """
 
 import argparse
@@ -136,7 +135,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="what is drawn")
     parser.add_argument("--minutes", type=float, default=15, help="of disturbances")
     parser.add_argument("--keep", type=Path, help="a new folder for the files that are checked")
-    parser.add_argument("--controller", action="store_true", help="instead of the frontend")
     given = parser.parse_args()
     if reason := why_not():
         print(f"no simulated hosts: {reason}")
@@ -148,11 +146,11 @@ def main() -> int:
     folder = given.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     with Lan() as lan:
-        killed, drawn = set[int](), random.Random(given.seed)
-        subject = Subject(lan, killed, given.controller)
+        drawn = random.Random(given.seed)
+        subject = Subject(lan)
         try:
             run = ChaosRun(subject, folder)
-            kinds = disturbances.draw_all(lan, drawn, killed)
+            kinds = disturbances.draw_all(lan, drawn)
             run.go(drawn, kinds, given.minutes)
         finally:
             subject.close()

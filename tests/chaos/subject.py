@@ -34,23 +34,17 @@ _ATTACH = "--workers_csv_path=/root/workers.csv", "--attach"
 _DISK = "size=64m"  # of the run's folder on a learner's host
 _WINDOW = 3.0  # seconds within which each environment must be trained on
 _QUEUED = 3.0  # seconds for which unrolls of an actor that was killed may still be in a queue
-_DETACH_SECONDS, _STOP_SECONDS = 120.0, 120.0  # timeouts
+_STOP_SECONDS = 120.0  # timeout
 _LEFT_SECONDS = 30.0  # seconds that processes have to end after the frontend
 
 
 class Subject:
     """The run, as its user and an observer of its records see it."""
 
-    def __init__(self, lan: Lan, killed: set[int], has_controller: bool = False):
-        """Give the learners' hosts small disks.
-
-        `killed`: the pids of what was killed so far. `has_controller`: frontends detach, and a
-        controller follows the run.
-        """
+    def __init__(self, lan: Lan):
+        """Give the learners' hosts small disks."""
         self._lan, self._far = lan, FarCluster(lan, python=sys.executable)
         self._records = _Records(lan)
-        self._controllers = Controllers(lan, killed)
-        self._detach = ("--detach",) if has_controller else ()
         self._frontend: Any = None
         self.outputs: list[str] = []  # of frontends that have ended
         self._disks = [lan.hosts[name].path(RUN) for name in LEARNERS]
@@ -67,32 +61,22 @@ class Subject:
             subprocess.run(["umount", "-l", disk], check=False)
 
     def start(self) -> None:
-        """Start the run and the frontend that follows it, or the controller."""
+        """Start the run and the frontend that follows it."""
         rows = self._far.of(LEARNERS, ACTORS)
         self._start_frontend(rows, "--skip_check", *_TRAINING)
 
     def attach_again(self) -> None:
         """Start another frontend if the last one was killed; raise Ended if it has exited."""
-        if self._detach:
-            if self._controllers.look():
-                return
-        else:
-            code = self._continued(self._frontend.process)
-            if code is None:
-                return
-            self.outputs.append(self._frontend.printed())
-            if code not in (-signal.SIGKILL, 128 + signal.SIGKILL):
-                raise Ended(code, self.outputs[-1])
+        code = self._continued(self._frontend.process)
+        if code is None:
+            return
+        self.outputs.append(self._frontend.printed())
+        if code not in (-signal.SIGKILL, 128 + signal.SIGKILL):
+            raise Ended(code, self.outputs[-1])
         self._start_frontend(*_ATTACH)
 
     def _start_frontend(self, *flags: str) -> None:
-        every = (*flags, *_CLUSTER, *self._detach)
-        self._frontend = self._lan.laptop.start(*self._far.frontend(*every))
-        if self._detach:
-            code = self._frontend.wait(_DETACH_SECONDS)
-            self.outputs.append(self._frontend.printed())
-            if code:
-                raise Ended(code, self.outputs[-1])
+        self._frontend = self._lan.laptop.start(*self._far.frontend(*flags, *_CLUSTER))
 
     def _continued(self, process: subprocess.Popen) -> int | None:
         """Return a frontend's exit code, None while it runs.
@@ -113,20 +97,15 @@ class Subject:
 
     def stop(self) -> list[str]:
         """Save and stop the run as a user does; return what is wrong with its end."""
-        self._controllers.look()
-        frontend, expected = self._frontend, 130
-        if self._detach:
-            frontend, expected = self._lan.laptop.start(*self._far.frontend("--stop")), 0
-        else:
-            frontend.process.send_signal(signal.SIGINT)
+        self._frontend.process.send_signal(signal.SIGINT)
         wrong = []
         try:
-            code = frontend.wait(_STOP_SECONDS)
-            if code != expected:
-                wrong = [f"the frontend that stopped the run exited with {code}, not {expected}"]
+            code = self._frontend.wait(_STOP_SECONDS)
+            if code != 130:
+                wrong = [f"the frontend that stopped the run exited with {code}, not 130"]
         except AssertionError:
             wrong = [f"the run has not stopped within {_STOP_SECONDS:g} s"]
-        self.outputs.append(frontend.printed())
+        self.outputs.append(self._frontend.printed())
         deadline = Deadline(_LEFT_SECONDS)
         while (left := self._far.left()) and not deadline.is_over():
             time.sleep(0.5)
@@ -142,27 +121,7 @@ class Subject:
             for source, copy in ((RUN, "run"), (_TRAINED, "trained")):
                 if host.path(source).exists():
                     shutil.copytree(host.path(source), folder / name / copy, symlinks=True)
-        exited = self._controllers.exited
-        (folder / "exited.txt").write_text("".join(f"{line}\n" for line in exited))
         (folder / "frontends.log").write_text("\n-- the next frontend --\n".join(self.outputs))
-
-
-class Controllers:
-    """The controllers that were seen, and those that have exited by themselves."""
-
-    def __init__(self, lan: Lan, killed: set[int]):
-        """Observe a run; `killed`: the pids of what a disturbance has killed."""
-        self._laptop, self._killed = lan.laptop, killed
-        self._seen = set[int]()
-        self.exited: list[str] = []  # a sentence on each that has exited by itself
-
-    def look(self) -> bool:
-        """Look at the laptop; return whether there is a controller."""
-        living = set(self._laptop.pids("--control ")) if self._laptop.up else set()
-        for pid in self._seen - living - self._killed:
-            self.exited.append(f"the controller (process {pid}) exited by itself")
-        self._seen = living
-        return bool(living)
 
 
 class Ended(Exception):

@@ -5,6 +5,7 @@ import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.algorithms.parts import action_policies
+from impala_mm.algorithms.sac.networks import ChoiceCriticNetwork
 from nets.frame_stack import shift
 
 
@@ -88,7 +89,7 @@ class DoublePolicy(snt.Module):
         self.distribution = action_policies.choose(
             environment.actions, config.box_policy, config.box_deviation
         )
-        self.layer = Linear(3, 2, "layer")
+        self.layer = Linear(3, self.distribution.num_parameters, "layer")
 
     def initial_state(self, batch):
         return ()
@@ -100,7 +101,7 @@ class DoublePolicy(snt.Module):
         return self.layer(entries.observation)
 
     def unroll(self, entries, state):
-        return self.distribution.make(self.parameters(entries, state))
+        return self.distribution.make(self.parameters(entries, state), entries.mask)
 
 
 class DoubleCritic(snt.Module):
@@ -120,6 +121,24 @@ class DoubleCritic(snt.Module):
         actions = tf.cast(actions, tf.float64)
         both = tf.concat([tf.cast(features, tf.float64), actions, actions**2], -1)
         return tf.stack(tf.unstack(tf.tanh(self.layer(both)), axis=-1))
+
+
+class DoubleChoiceCritic(ChoiceCriticNetwork):
+    """Two Q-networks of choices in float64: Q(o) = tanh(w o)."""
+
+    def __init__(self, config, environment, mean=None):
+        snt.Module.__init__(self, name="critic")
+        self._actions = environment.actions
+        self.layer = Linear(3, 2 * environment.actions.num_features, "layer")
+
+    def initial_state(self, batch):
+        return ()
+
+    def unroll(self, entries, state):
+        return entries.observation
+
+    def all_values(self, features):
+        return tf.stack(tf.split(tf.tanh(self.layer(features)), 2, axis=-1))
 
 
 class _Remembering:

@@ -1,6 +1,5 @@
 """A user of the frontend on a laptop whose processes run on hosts reached by SSH."""
 
-import signal
 import sys
 import time
 from pathlib import Path
@@ -86,8 +85,7 @@ class FarCluster(FrontendUser):
 
     def stop(self, frontend):
         """Stop a run by Ctrl-C in its frontend, which leaves nothing on any host."""
-        frontend.process.send_signal(signal.SIGINT)
-        assert frontend.wait(90) == 130, frontend.printed()
+        frontend.interrupt(90)
         assert self.left() == {}, frontend.printed()
 
     def left(self):

@@ -21,16 +21,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from host import (
-    NAMESPACES,
-    PROGRAMS,
-    Host,
-    Machine,
-    make_disk,
-    network,
-    router,
-    write_init,
-)
+from host import NAMESPACES, PROGRAMS, Host, Machine, make_disk, network, router, write_init
+
+from impala_mm.runtime import run_token
 
 MACHINES = (
     Machine("laptop", {"wlan0": "10.77.1.2"}, port=0),
@@ -213,6 +206,17 @@ class Lan:
             timeout=_SECONDS,
         )
         assert not check or not ran.returncode, f"{lines}: {ran.stderr}"
+
+
+def give_token(*hosts: Host) -> str:
+    """Write a token file of a new run to these hosts, as a user would copy it; return it."""
+    content = run_token.make()
+    for host in hosts:
+        token = host.home / ".config" / "impala_mm" / "token"
+        token.parent.mkdir(parents=True, exist_ok=True)
+        token.write_text(content)
+        token.chmod(0o600)
+    return content
 
 
 def _keys(folder: Path) -> dict[str, list[Path]]:

@@ -7,9 +7,13 @@ import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.algorithms import registry
-from impala_mm.algorithms.interface import Context
+from impala_mm.algorithms.interface import Context, Role
+from impala_mm.config.settings import Config
+from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, UnrollCodec
-from impala_mm.distributed import gradients, group
+from impala_mm.distributed import gradients
+from impala_mm.distributed.group import SingleLearner
+from impala_mm.environments import from_flags
 from impala_mm.environments.make import level_spec
 
 
@@ -19,6 +23,49 @@ def make(config):
     return registry.make_algorithm(config, level_spec(config.level_name))
 
 
+def made(algorithm, level, spec=lambda spec: spec, group=None, role=Role.LEARNER, **settings):
+    """Return an algorithm and its exchange of gradients; `spec` may change what is played."""
+    config = Config.of_algorithm(algorithm)(algorithm=algorithm, level_name=level, **settings)
+    tf.random.set_seed(1)
+    (environment,) = map(spec, from_flags.level_specs(config).values())
+    learns = registry.make_algorithm(config, environment, role)
+    return learns, gradients.GradientReducer(group or SingleLearner(), config)
+
+
+def random_batch(algorithm, steps, columns, seed=0, choices=2):
+    """Return a batch of random arrays in which no episode ends; the last column is padding."""
+    random = np.random.default_rng(seed)
+
+    def draw(spec, *leading):
+        shape, dtype = [*leading, *spec.shape], spec.dtype.as_numpy_dtype
+        if spec.dtype == tf.bool:
+            return random.random(shape) < 0.6
+        if spec.dtype.is_integer:
+            return random.integers(0, 256 if spec.dtype == tf.uint8 else choices, shape, dtype)
+        return random.uniform(-0.9, 0.9, shape).astype(dtype)
+
+    entries = tf.nest.map_structure(lambda x: draw(x, steps, columns), algorithm.unroll.step)
+    flags = {
+        name: np.zeros([steps, columns], bool) for name in ("terminated", "truncated", "first")
+    }
+    start = tf.nest.map_structure(draw, algorithm.initial_state(columns))
+    numbers, weight = np.arange(columns), np.float32(np.arange(columns) < columns - 1)
+    return Batch(entries._replace(**flags), start, numbers, weight, numbers, weight > 0)
+
+
+def tensors(batch, columns=None):
+    """Return these columns of a batch, or all, as tensors."""
+    chosen = batch if columns is None else batches.columns(batch, columns)
+    return tf.nest.map_structure(tf.constant, chosen)
+
+
+def fill(*groups, spread=0.5):
+    """Assign random numbers to variables."""
+    random = np.random.default_rng(7)
+    for variable in (v for group in groups for v in group):
+        variable.assign(random.normal(size=variable.shape) * spread)
+
+
 def updater(algorithm, config, changed=lambda batch: batch, traced=True):
     """Return a function that makes one update from (unrolls, the run's progress).
 
@@ -26,7 +73,7 @@ def updater(algorithm, config, changed=lambda batch: batch, traced=True):
     are not `traced`.
     """
     codec = UnrollCodec(algorithm.unroll)
-    alone = gradients.GradientReducer(group.SingleLearner(), config)
+    alone = gradients.GradientReducer(SingleLearner(), config)
 
     signature = [tf.TensorSpec([None], tf.string), tf.TensorSpec([])]
 

@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import tensorflow as tf
 from deadlines import load
 
@@ -74,3 +75,48 @@ def together(size, act):
         thread.join(120 * load())
         assert not thread.is_alive()
     return results
+
+
+def arrays(*groups):
+    """Return copies of variables."""
+    return [v.numpy() for group in groups for v in group]
+
+
+def assert_close(one, other, rtol=1e-9, atol=1e-9):
+    """Assert that two nests of arrays are equal to some digits; 0: in all bits."""
+    tf.nest.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol), one, other
+    )
+
+
+def largest_change(one, other):
+    """Return the largest difference between two lists of arrays."""
+    return max(np.abs(a - b).max() for a, b in zip(one, other, strict=True))
+
+
+def assert_several_are_one(learn, sizes=(2,), one=None, tolerance=1e-9):
+    """Assert that `learn(group)` is the same for N learners with an Nth, and for one with all.
+
+    Return it. With `one`, that is what one learner with all computes.
+    """
+    one = together(1, learn)[0] if one is None else one
+    for size in sizes:
+        for each in together(size, learn):
+            assert_close(each, one, tolerance, tolerance)
+    return one
+
+
+def joined(of_part, learners, row=0):
+    """Return the minibatches of one learner that join those of several, whose shares are equal.
+
+    They are of columns, or of single steps, if each time step has a `row` of so many columns.
+    """
+
+    def parts(size, *args):
+        each = of_part(size // learners, *args).numpy()
+        share = (row or size) // learners
+        step, column = np.divmod(each, share)
+        found = [step * row + rank * share + column for rank in range(learners)]
+        return tf.constant(np.concatenate(found, 1), tf.int32)
+
+    return parts

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from deadlines import Deadline
 
-from launcher.supervise.procfs import start_time
+from launcher.supervise.procfs import descendants, start_time
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
@@ -68,15 +68,6 @@ if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup makes processes i
     EXIT_CODES[signal.SIGHUP] = 129
 END_REASONS = {number: f"stopped by {number.name}" for number in EXIT_CODES}
 END_REASONS[signal.SIGUSR1] = "a stop was requested"
-
-
-def by_signal(*quick: signal.Signals) -> pytest.MarkDecorator:
-    """Run a test with each `number` of EXIT_CODES; the `quick` ones are not slow.
-
-    All processes handle signals alike, which `test_lifecycle` tests with each of them.
-    """
-    slow = [pytest.param(each, marks=pytest.mark.slow) for each in set(EXIT_CODES) - set(quick)]
-    return pytest.mark.parametrize("number", [*quick, *slow], ids=lambda number: number.name)
 
 
 def wait(process: subprocess.Popen, seconds: float) -> int:
@@ -143,11 +134,7 @@ class Process:
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._seen = 0
         self.process = self.begun(
-            command,
-            env,
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
+            command, env, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT
         )
         started.append(self)
 
@@ -186,3 +173,14 @@ class Process:
         """Send SIGKILL, and wait for the end."""
         self.process.kill()
         self.process.wait()
+
+    def kill_all(self) -> None:
+        """Send SIGKILL to it and to all that it has started."""
+        for pid in [self.process.pid, *descendants(self.process.pid)]:
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def interrupt(self, seconds: float = 60) -> None:
+        """Press Ctrl-C, and wait for the end of what a run has to save."""
+        self.process.send_signal(signal.SIGINT)
+        assert self.wait(seconds) == 130, self.printed()

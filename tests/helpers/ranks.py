@@ -21,17 +21,14 @@ from impala_mm.distributed import group
 from impala_mm.distributed.agreement import Agreement
 from impala_mm.distributed.gradients import GradientReducer
 
-T, B, UPDATES, LONG, CLIP = 5, 8, 20, 200, 0.02
+T, B, UPDATES, LONG, CLIP = 5, 8, 10, 100, 0.02
 NETWORKS = ("MLPAgent", "MLPLSTMAgent")
 PPO = {
     "algorithm": "ppo", "batch_size": B // 2, "epochs": 2, "minibatches": 2, "target_kl": 0.1,
     "recompute_advantages": True,
 }  # fmt: skip
 # Other ways to average gradients, by case.
-OTHER_WAYS = {
-    "grouped": {"allreduce": "grouped"},
-    "halves": {"gradient_dtype": "float16"},
-}
+OTHER_WAYS = {"grouped": {"allreduce": "grouped"}, "halves": {"gradient_dtype": "float16"}}
 # Arguments of `learn` by case. One learner imitates two or four.
 CASES = {
     "mean": {"loss_reduction": "mean"},

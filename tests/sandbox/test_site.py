@@ -9,6 +9,7 @@ import html.parser
 import http.server
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -69,6 +70,25 @@ class _Loads(html.parser.HTMLParser):
             self.loaded += [known[name] for name in ("src", "srcset", "data") if known.get(name)]
             if tag == "link" and known.get("rel") not in ("prev", "next", "canonical"):
                 self.loaded.append(known["href"])
+
+
+def test_the_command_opens_the_site_or_says_where_it_is(site, tmp_path):
+    shutil.copytree(ROOT / "impala_mm", tmp_path / "impala_mm")
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "site").symlink_to(site)
+    code = "from impala_mm import console; console.run_impala_mm()"
+    command = [sys.executable, "-c", code, "docs", "--open"]
+    page = tmp_path / "build" / "site" / "index.html"
+    for browser, said in (
+        ("/bin/echo opened %s", f"opened {page.as_uri()}"),
+        ("/bin/false %s", "no browser"),
+    ):
+        environment = os.environ | {"BROWSER": browser, "PATH": str(tmp_path), "DISPLAY": ""}
+        ran = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert ran.stdout.startswith(f"{page}\n")
+        assert said in ran.stdout + ran.stderr
 
 
 def test_nothing_is_loaded_from_another_host(site):

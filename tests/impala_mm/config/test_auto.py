@@ -1,39 +1,19 @@
 """The values that `auto` stands for, and how it is given."""
 
 import dataclasses
-import math
 import os
 from typing import NamedTuple
 
-import numpy as np
 import pytest
+import tensorflow as tf
 
 from impala_mm.config import auto, flags
 from impala_mm.config.command_line import parse
 from impala_mm.config.settings import Config
 
-
-class Shape(list):
-    """A stand-in for tf.TensorShape with what `auto` needs."""
-
-    def num_elements(self):
-        return math.prod(self)
-
-    @property
-    def rank(self):
-        return len(self)
-
-
-class Observation(NamedTuple):
-    """A stand-in for tf.TensorSpec."""
-
-    shape: Shape
-    dtype: np.dtype
-
-
-PICTURE = Observation(Shape([84, 84, 1]), np.dtype("uint8"))
-NUMBERS = Observation(Shape([4]), np.dtype("float32"))
-MEMORY = Observation(Shape([128]), np.dtype("uint8"))  # of an emulator
+PICTURE = tf.TensorSpec([84, 84, 1], tf.uint8)
+NUMBERS = tf.TensorSpec([4], tf.float32)
+MEMORY = tf.TensorSpec([128], tf.uint8)  # of an emulator
 
 
 def _config(*flags):
@@ -164,7 +144,7 @@ class Environment(NamedTuple):
 
     emulator: str = ""
     actions: Actions = Actions(False)
-    observation: Observation = NUMBERS
+    observation: tf.TensorSpec = NUMBERS
 
 
 GAME, ROBOT = Environment("ale-py 0.11", observation=PICTURE), Environment(actions=Actions(True))

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impala_mm.config import replay_mix
-from impala_mm.replay.mixer import RateLimiter
 
 
 def _mix(text):
@@ -37,19 +36,6 @@ def test_a_text_names_parts_with_shares_capacities_and_options():
 )
 def test_a_new_unroll_allows_updates_by_the_ratio_or_by_the_mix(text, ratio, expected):
     assert replay_mix.updates_per_unroll(_mix(text), 8, ratio) == expected
-
-
-@pytest.mark.parametrize("columns", [1, 3, 14, 49])
-def test_the_least_ratio_that_is_proposed_never_allows_an_update_without_its_new_unrolls(columns):
-    """An update waits for as many new unrolls as its queue has columns, and the actors for it."""
-    mix = _mix("queue:0.5,uniform:0.5:1000")
-    why = replay_mix.why_unsuitable(mix, 2 * columns, 0.5 / columns)
-    proposed = float(re.search(r"at least ([\d.e-]+)", why)[1])
-    assert not replay_mix.why_unsuitable(mix, 2 * columns, proposed)
-    limiter = RateLimiter(replay_mix.updates_per_unroll(mix, 2 * columns, proposed), minimum=0)
-    updates = 1_000_000
-    assert not limiter.allows_update(updates * columns - 1, updates)
-    assert limiter.allows_update(updates * columns, updates)
 
 
 def test_a_file_of_tables_is_the_text_in_its_place(tmp_path):
@@ -129,12 +115,3 @@ def test_the_nearest_shares_that_are_proposed_are_accepted(shares, batch_size):
     for n, part in zip(columns, parts, strict=True):
         assert n >= 1
         assert abs(n - part.share * batch_size) <= len(parts)
-
-
-@settings(deadline=None)
-@given(number=st.integers(0, 500), shares=st.lists(st.integers(1, 50), min_size=1, max_size=6))
-def test_columns_are_divided_in_proportion_and_none_is_lost(number, shares):
-    parts = replay_mix.divide(number, shares)
-    assert sum(parts) == number
-    for part, share in zip(parts, shares, strict=True):
-        assert abs(part - number * share / sum(shares)) < 1 + 1e-6

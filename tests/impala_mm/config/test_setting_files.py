@@ -1,14 +1,11 @@
 """Presets and files of settings: which value counts, where it is from, what is refused."""
 
-import contextlib
 import dataclasses
 import json
 import tomllib
 import types
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from impala_mm.config import command_line, flag_values, setting_files
 from impala_mm.config.settings import Config
@@ -209,37 +206,6 @@ def test_a_preset_for_another_kind_of_environment_is_refused():
     assert why("classic-ppo", cart) == ""
     for preset in ("atari-ppo", "mujoco-ppo"):
         assert f"--preset={preset} is for " in why(preset, cart)
-
-
-VALUES = st.one_of(
-    st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(),
-    st.lists(st.integers(), max_size=3), st.dictionaries(st.text(), st.integers(), max_size=2),
-    st.lists(st.lists(st.integers(), min_size=1), min_size=1),
-)  # fmt: skip
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.sampled_from([f.name for f in dataclasses.fields(Config)]), VALUES)
-def test_any_value_in_a_file_is_taken_or_refused_in_a_sentence(name, value):
-    """Nothing that a file holds ends in a traceback."""
-    if name in {"config", "algorithm", "show_config", "origins"}:
-        return
-    read = {name: setting_files.Sourced(value, "here")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setting_files, "read", lambda preset, config, scopes: read)
-        patch.setattr(command_line, "refuse", _refuse)
-        with contextlib.suppress(_Refused):
-            config, _ = _parse()
-            assert json.loads(config.origins) == {"here": [name]}
-
-
-class _Refused(Exception):
-    pass
-
-
-def _refuse(sentence):
-    assert sentence.startswith(("here: ", "--")), sentence
-    raise _Refused(sentence)
 
 
 def test_old_names_of_flags_hold_in_a_file_as_on_the_command_line(file, capsys):

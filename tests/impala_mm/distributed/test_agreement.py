@@ -23,34 +23,29 @@ def _reach(size, agreement_of):
     return together(size, lambda group: agreement_of(group.rank).reach(group.gather))
 
 
-def test_learners_that_agree_know_the_addresses_of_all_in_the_order_of_ranks():
-    given = ["b:1", "a:1", "c:1"]
-    found = _reach(3, lambda rank: Agreement(Config(), 6, given[rank]))
-    assert found == [given] * 3
-
-
-def test_learners_that_were_given_one_address_are_refused_by_their_numbers():
-    given = ["a:1", "b:1", "a:1"]
-    for found in _reach(3, lambda rank: Agreement(Config(), 6, given[rank])):
-        assert isinstance(found, SettingsDiffer)
-        assert str(found).startswith("learners 0 and 2 were both given a:1: each needs an entry")
-
-
-def test_a_flag_that_differs_is_refused_with_the_values_and_ranks_on_all_learners_alike():
+@pytest.mark.parametrize(
+    ("addresses", "rates", "said"),
+    [
+        (["b:1", "a:1", "c:1"], [0.1] * 3, ""),
+        (["a:1", "b:1", "a:1"], [0.1] * 3, "learners 0 and 2 were both given a:1"),
+        (["a:1", "b:1", "c:1"], [0.1, 0.2, 0.1], "--learning_rate differ: 0.1 on 0 and 2, 0.2 on"),
+    ],
+)
+def test_learners_that_agree_know_all_addresses_and_others_are_refused_on_all_alike(
+    addresses, rates, said
+):
     """Flags that belong to one process, such as its bind address, may differ."""
-    rates = [0.1, 0.2, 0.1]
 
     def of(rank):
-        return Agreement(
-            Config(learning_rate=rates[rank], bind_address=f"x:{rank}"), 6, f"x:{rank}"
-        )
+        config = Config(learning_rate=rates[rank], bind_address=f"x:{rank}")
+        return Agreement(config, 6, addresses[rank])
 
     for found in _reach(3, of):
-        assert isinstance(found, SettingsDiffer)
-        assert str(found) == (
-            "the learners' --learning_rate differ: 0.1 on 0 and 2, 0.2 on 1; give all of them the "
-            "same"
-        )
+        if said:
+            assert isinstance(found, SettingsDiffer)
+            assert said in str(found)
+        else:
+            assert found == addresses, "in the order of ranks"
 
 
 @pytest.mark.parametrize(
@@ -92,16 +87,11 @@ def test_token_files_that_differ_are_refused_with_the_command_that_copies_them()
         )
 
     for found in _reach(4, of):
-        assert str(found) == (
-            "the learners' token files differ: copy learner 0's to the others' hosts (on one: "
-            "scp /0 two:/1 && scp /0 three:/3)"
-        )
+        assert "token files differ" in str(found)
+        assert "(on one: scp /0 two:/1 && scp /0 three:/3)" in str(found)
     hosts = ["one"] * 4
     for found in _reach(4, of):
-        assert str(found) == (
-            "the learners' token files differ: /0 and /1 on one; give all of them the same "
-            "--token_file"
-        )
+        assert "token files differ: /0 and /1 on one; give" in str(found)
     digests = ["a"] * 4
     assert _reach(4, of) == [[f"x:{rank}" for rank in range(4)]] * 4
 
@@ -148,9 +138,7 @@ def test_several_learners_without_mpi4py_are_refused_with_the_command_that_insta
     with pytest.raises(SystemExit) as ended:
         Agreement(Config()).reach_through_mpi(print)
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert "error: 2 learners were started, and mpi4py, through which they compare" in said
-    assert "install it with `make horovod`, or start one learner" in said
+    assert "install it with `make horovod`" in capsys.readouterr().err
 
 
 def test_under_gloo_the_learners_are_compared_through_horovod(two_ranks, monkeypatch):
@@ -167,18 +155,16 @@ def test_a_launcher_of_another_mpi_is_refused():
     addresses = f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
     code, printed = run(*LEARNER, f"--learner_hosts={addresses}", **names)
     assert code == 2, printed
-    assert (
-        "the launcher started 2 processes, but MPI sees 1: this mpirun does not belong" in printed
-    )
+    assert "the launcher started 2 processes, but MPI sees 1" in printed
     assert "Traceback" not in printed
 
 
-def _start_two(*each_rank):
-    """Start two learners under one mpirun; `each_rank`: (command before its own, its flags).
+def _start_two(*flags_of_each):
+    """Start two learners under one mpirun.
 
     Return the exit code, what they printed, and the modules that they imported.
     """
-    contexts = [["-np", 1, *before, *LEARNER, *flags] for before, flags in each_rank]
+    contexts = [["-np", 1, *LEARNER, *flags] for flags in flags_of_each]
     code, printed = run(*MPIRUN, *contexts[0], ":", *contexts[1], PYTHONPROFILEIMPORTTIME="1")
     modules = set(re.findall(r"^import time: .*\| +(\S+)$", printed, re.MULTILINE))
     said = "\n".join(line for line in printed.splitlines() if not line.startswith("import time:"))
@@ -188,9 +174,7 @@ def _start_two(*each_rank):
 @needs_horovod
 def test_a_difference_is_refused_once_before_tensorflow_is_loaded_and_leaves_no_folder(tmp_path):
     flags = [f"--logdir={tmp_path / 'run'}", f"--learner_hosts=127.0.0.1:{free_port()}"]
-    code, said, modules = _start_two(
-        ([], [*flags, "--batch_size=2"]), ([], [*flags, "--batch_size=4"])
-    )
+    code, said, modules = _start_two([*flags, "--batch_size=2"], [*flags, "--batch_size=4"])
     assert code == 2, said
     sentence = "[learner 0] error: the learners' --batch_size differ: 2 on 0, 4 on 1; give all of"
     assert said.count(sentence) == said.count("error:") == 1, said
@@ -200,63 +184,21 @@ def test_a_difference_is_refused_once_before_tensorflow_is_loaded_and_leaves_no_
 
 
 @needs_horovod
-def test_one_address_for_two_learners_is_refused_before_tensorflow_is_loaded(tmp_path):
-    address = f"127.0.0.1:{free_port()}"
-    flags = [f"--logdir={tmp_path / 'run'}", f"--learner_hosts={address}"]
-    code, said, modules = _start_two(([], flags), ([], flags))
-    assert code == 2, said
-    assert said.count(f"error: learners 0 and 1 were both given {address}: each needs an") == 1
-    assert "tensorflow" not in modules
-
-
-@needs_horovod
 def test_another_token_file_is_refused_before_tensorflow_is_loaded_and_is_not_printed(tmp_path):
     flags = [f"--logdir={tmp_path / 'run'}", f"--learner_hosts=127.0.0.1:{free_port()}"]
     files = [tmp_path / name for name in "ab"]
-    code, said, modules = _start_two(*[([], [*flags, f"--token_file={file}"]) for file in files])
+    code, said, modules = _start_two(*[[*flags, f"--token_file={file}"] for file in files])
     assert code == 2, said
     assert f"error: the learners' token files differ: {files[0]} and {files[1]} on " in said
     assert "tensorflow" not in modules
     assert files[0].read_text().partition("\n")[0] not in said
 
 
-@needs_horovod
-def test_another_version_on_one_host_is_refused_before_tensorflow_is_loaded(tmp_path):
-    (tmp_path / "numpy-9.9.dist-info").mkdir()
-    (tmp_path / "numpy-9.9.dist-info" / "METADATA").write_text("Name: numpy\nVersion: 9.9\n")
-    flags = [f"--logdir={tmp_path / 'run'}", f"--learner_hosts=127.0.0.1:{free_port()}"]
-    code, said, modules = _start_two(([], flags), (["env", f"PYTHONPATH={tmp_path}"], flags))
-    assert code == 2, said
-    assert re.search(r"error: the learners' versions of numpy differ: \d.* on 0, 9.9 on 1;", said)
-    assert "tensorflow" not in modules
-
-
 @pytest.mark.slow
 @needs_horovod
-def test_a_rank_that_waits_for_others_leaves_its_core_to_them():
-    """It waits for 6 s, and would use a core for most of them within MPI's collectives."""
-    program = ROOT / "tests" / "helpers" / "waiting_for_ranks.py"
-    code, printed = run(*MPIRUN, "-np", 2, sys.executable, program, PYTHONPATH=str(ROOT))
-    assert code == 0, printed
-    seconds = [float(each) for each in re.findall(r"waited with (\S+) s of CPU", printed)]
-    assert len(seconds) == 2
-    assert seconds[1] < 2.0
-
-
-@pytest.mark.slow
-@needs_horovod
-@pytest.mark.parametrize(
-    ("launcher", "rank"),
-    [
-        ((*MPIRUN, "-np", 2), "OMPI_COMM_WORLD_RANK"),
-        (("horovodrun", "--gloo", "-np", 2), "HOROVOD_RANK"),
-    ],
-    ids=["mpirun", "gloo"],
-)
-def test_a_rehearsal_refuses_what_differs_too(launcher, rank):
-    command = f"{sys.executable} experiment.py --mode=rehearsal --learning_rate=0.1${rank}"
-    code, printed = run(*launcher, "sh", "-c", command)
+def test_under_gloo_a_rehearsal_refuses_what_differs_too():
+    command = f"{sys.executable} experiment.py --mode=rehearsal --learning_rate=0.1$HOROVOD_RANK"
+    code, printed = run("horovodrun", "--gloo", "-np", 2, "sh", "-c", command)
     assert code != 0, printed
-    said = "error: the learners' --learning_rate differ: 0.1 on 0, 0.11 on 1; give all of them the"
+    said = "error: the learners' --learning_rate differ: 0.1 on 0, 0.11 on 1"
     assert printed.count(said) == 1, printed
-    assert ("loading TensorFlow" in printed) == rank.startswith("H")

@@ -62,10 +62,8 @@ def test_a_step_that_is_not_finite_on_one_learner_ends_the_updates_of_all_there(
     for learner, where in ((one, ""), *((each, " on learner 1") for each in two)):
         begin = f"update 2 is not finite{where} (grad_norm = nan"
         assert learner["bad"]["error"].startswith(begin)
-        assert (
-            "; its steps from there on were not applied, and it was not" in learner["bad"]["error"]
-        )
-        assert "; it was not applied: lower --learning_rate or --g" in learner["before"]["error"]
+        assert "its steps from there on were not applied" in learner["bad"]["error"]
+        assert "; it was not applied" in learner["before"]["error"]
         assert math.isfinite(sum(learner["bad"]["variables"]))
         for case in ("bad", "before"):
             assert learner[case]["variables"] == pytest.approx(one[case]["variables"], rel=1e-4)

@@ -61,39 +61,27 @@ def test_a_threshold_of_its_own_replaces_the_flag_for_one_call():
     np.testing.assert_allclose(variable, [-20.0])
 
 
-def test_a_negative_threshold_clips_nothing_and_zero_clips_all():
-    gradients = [tf.constant([3.0, 4.0])]
-    applied, step = _step(gradients, -1.0)
-    np.testing.assert_allclose(step[0], [3.0, 4.0])
-    assert float(applied.clipped) == 0
-    np.testing.assert_allclose(_step(gradients, 0.0)[1][0], [0.0, 0.0])
-
-
 @pytest.mark.parametrize(
     ("mode", "limit", "step"),
     [
         ("variable_norm", 1.0, [[0.6, 0.8], [0.5]]),
-        ("value", 1.0, [[1.0, 1.0], [0.5]]),
-        ("value", 3.5, [[3.0, 3.5], [0.5]]),
         ("variable_norm", 6.0, [[3.0, 4.0], [0.5]]),
+        ("value", 3.5, [[3.0, 3.5], [0.5]]),
+        ("global_norm", -1.0, [[3.0, 4.0], [0.5]]),
+        ("global_norm", 0.0, [[0.0, 0.0], [0.0]]),
     ],
 )
 def test_clipping_by_variable_or_by_value(mode, limit, step):
     applied, steps = _step([tf.constant([3.0, 4.0]), tf.constant([0.5])], limit, mode=mode)
     for ours, theirs in zip(steps, step, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-    assert float(applied.clipped) == (limit < 5 if mode == "variable_norm" else 1)
+    assert float(applied.clipped) == (step[0] != [3.0, 4.0])
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_gradient_that_is_not_finite_is_applied_nowhere(bad):
-    applied, steps = _step([tf.constant([1.0, bad]), tf.constant([1.0])], 40.0)
+def test_a_gradient_that_is_not_finite_is_not_applied_nor_a_later_one_of_the_update():
+    applied, steps = _step([tf.constant([1.0, np.nan]), tf.constant([1.0])], 40.0)
     assert not np.isfinite(float(applied.norm))
-    for step in steps:
-        np.testing.assert_array_equal(step, np.zeros_like(step))
-
-
-def test_after_a_gradient_that_is_not_finite_no_later_one_of_the_update_is_applied():
+    assert not np.any(np.concatenate(steps))
     exchange = GradientReducer(group.SingleLearner(), Config())
     exchange.begin(tf.constant(0, tf.int64))
     variable, optimizer = tf.Variable([0.0]), snt.optimizers.SGD(1.0)
@@ -112,12 +100,8 @@ def test_names_become_unique_in_the_order_of_the_calls():
     variable, optimizer = tf.Variable([0.0]), snt.optimizers.SGD(1.0)
     for name in ("a policy", "a policy", "a policy.2"):
         exchange.apply(optimizer, [tf.constant([1.0])], [variable], name)
-    exchange.average([tf.ones([1])])
-    exchange.mean([1.0])
-    assert learners.names == [
-        *("exchange.a_policy", "exchange.a_policy.2", "exchange.a_policy.2.2"),
-        *("exchange.gradients", "exchange.mean"),
-    ]
+    names = ["exchange.a_policy", "exchange.a_policy.2", "exchange.a_policy.2.2"]
+    assert learners.names == names
 
 
 def _apply_in_inner_graph(kind, exchange, optimizer, variable):
@@ -161,11 +145,9 @@ def test_gradients_are_applied_within_inner_graphs_and_their_norms_and_waits_com
         assert 0 < recorded.wait_seconds < 5
 
 
-LEARNERS = [group.SingleLearner(), Two([tf.zeros([2])])]
-
-
-@pytest.mark.parametrize("learners", LEARNERS, ids=["one", "two"])
-@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize(
+    ("learners", "xla"), [(group.SingleLearner(), True), (Two([tf.zeros([2])]), False)]
+)
 def test_a_variable_that_the_loss_does_not_depend_on_is_named_unless_that_is_allowed(learners, xla):
     exchange = GradientReducer(learners, Config(xla=xla, gradients_clipping=0.5))
     used, unused = (
@@ -177,11 +159,8 @@ def test_a_variable_that_the_loss_does_not_depend_on_is_named_unless_that_is_all
     def compute():
         return (tf.reduce_sum(used),)
 
-    with pytest.raises(
-        ValueError,
-        match=r"the loss does not depend on head/b0, head/b1, head/b2, head/b3, head/b4 "
-        r"and 2 more: leave them out of the variables, or pass allow_unused=True",
-    ):
+    named = "head/b0, head/b1, head/b2, head/b3, head/b4 and 2 more"
+    with pytest.raises(ValueError, match=named):
         exchange.differentiate(compute, variables)
     _, gradients = exchange.differentiate(compute, variables, allow_unused=True)
     optimizer = optimizers.Adam(1.0)
@@ -193,7 +172,7 @@ def test_a_variable_that_the_loss_does_not_depend_on_is_named_unless_that_is_all
 
 def test_gradients_that_are_all_none_or_too_few_are_refused():
     exchange, v = GradientReducer(group.SingleLearner(), Config()), tf.Variable(0.0)
-    with pytest.raises(ValueError, match="all gradients of actor are None: there is nothing to"):
+    with pytest.raises(ValueError, match="all gradients of actor are None"):
         exchange.apply(snt.optimizers.SGD(1.0), [None, None], [v, v], "actor")
     with pytest.raises(ValueError, match=r"apply \(actor\) was given 1 gradients for 2 variables"):
         exchange.apply(snt.optimizers.SGD(1.0), [v], [v, v], "actor")

@@ -1,5 +1,6 @@
 """Inference at the learner, over real calls: repeats, actors that vanish, and the unrolls."""
 
+import functools
 import threading
 import time
 
@@ -27,10 +28,9 @@ from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import Step
 from impala_mm.inference import environment_group
 from impala_mm.inference.batched_inference import BatchedInference
-from impala_mm.inference.environment_group import EnvironmentGroup
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.transport.client import Client, Delivery, Refused, StreamLost, Unreachable
-from impala_mm.transport.messages import CONNECTION_BITS, Reply
+from impala_mm.transport.messages import Reply
 
 NO_EPISODES = np.zeros([0, 3], np.float32)
 
@@ -59,6 +59,10 @@ class Hand:
         content = self.step(number, value) if content is None else content
         return Asked(self.client, header, [content], NO_EPISODES)
 
+    def act(self, *numbers, **how):
+        """Send these steps, wait for each, and return the last one's actions."""
+        return [self.ask(number, **how).wait_for_actions() for number in numbers][-1]
+
 
 class Asked(Delivery):
     """A step of a `Hand` on its way."""
@@ -84,7 +88,7 @@ def test_a_call_that_is_repeated_gets_its_first_answer_and_counts_once(there):
     for answer in again:
         np.testing.assert_array_equal(answer, answers[2])
     assert not np.array_equal(answers[1], answers[2]), "64 coins fell alike"
-    hand.ask(3).wait_for_actions()
+    hand.act(3)
     entries, _, _ = there.taken(64)
     np.testing.assert_array_equal(entries.observation[:, 7, 0], [0, 1, 2, 3])
     np.testing.assert_array_equal(entries.action[1:, 7], [answer[7] for answer in answers])
@@ -110,7 +114,7 @@ def test_a_call_that_is_repeated_while_it_waits_for_room_waits_with_it():
             thread.start()
         time.sleep(0.5)
         assert not answers
-        other.ask(0).wait_for_actions()  # a step that ends no unroll does not wait
+        other.act(0)  # a step that ends no unroll does not wait
         there.taken(2)
         for thread in threads:
             thread.join(60)
@@ -121,9 +125,9 @@ def test_a_call_that_is_repeated_while_it_waits_for_room_waits_with_it():
 
 def test_who_is_not_known_is_told_so_and_holds_up_nobody(there):
     hand = Hand(there)
-    hand.ask(0).wait_for_actions()
+    hand.act(0)
     with pytest.raises(StreamLost):
-        hand.ask(2).wait_for_actions()  # a step is missing
+        hand.act(2)  # a step is missing
     for foreign in ({"nonce": hand.header.nonce + 1}, {"run": hand.header.run + 1}):
         assert hand.ask(1, **foreign).wait() == Reply.FOREIGN
     assert there.server.ledger.stale == 2
@@ -132,45 +136,35 @@ def test_who_is_not_known_is_told_so_and_holds_up_nobody(there):
     stranger = Hand(there, actor=1)
     stranger.client._token = tf.constant("guessed")
     with pytest.raises(Refused, match="token"):
-        stranger.ask(0).wait_for_actions()
-    hand.ask(1).wait_for_actions()
+        stranger.act(0)
+    hand.act(1)
     there.server.forget_silent(-1)  # the learner forgets the actor
     with pytest.raises(StreamLost):
-        hand.ask(2).wait_for_actions()
+        hand.act(2)
 
 
-@pytest.mark.parametrize("content", [b"short", b"", compress_lz4(bytes(10**7)), bytes(10**4)])
-def test_a_step_of_the_wrong_size_is_refused_alone(there, content):
-    hand, other = Hand(there), Hand(there, actor=1)
-    hand.ask(0).wait_for_actions()
-    with pytest.raises(StreamLost):
-        hand.ask(1, content=content).wait_for_actions()
-    other.ask(0).wait_for_actions()
+BAD = [{"content": b"short"}, {"content": b""}, {"content": compress_lz4(bytes(10**7))}]
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_step_with_numbers_that_are_not_finite_is_refused_alone(there, value):
-    hand, other = Hand(there), Hand(there, actor=1)
-    hand.ask(0).wait_for_actions()
-    with pytest.raises(StreamLost):
-        hand.ask(1, value=value).wait_for_actions()
-    other.ask(0).wait_for_actions()
+def test_a_step_of_the_wrong_size_or_without_numbers_is_refused_alone(there):
+    other = Hand(there, actor=1)
+    for number, bad in enumerate([*BAD, {"content": bytes(10**4)}, {"value": np.nan}]):
+        hand = Hand(there, incarnation=1 + number)
+        hand.act(0)
+        with pytest.raises(StreamLost):
+            hand.ask(1, **bad).wait_for_actions()
+        other.act(number)
 
 
-@pytest.mark.parametrize("value", [-1, 500])
-def test_a_step_with_a_choice_that_does_not_exist_is_refused(value):
+def test_a_step_with_a_choice_that_does_not_exist_is_refused():
     config = Config(level_name="Taxi-v4")  # observes one of 500 numbers, which is embedded
     made = agent.make_agent(config, None, role=Role.INFERENCE)
     inference = BatchedInference(made.algorithm, made.layout)
     step = make_environments("Taxi-v4", 2, seed=0).reset()
-    step.observation[1] = 499
-    assert inference._decode_step(_content(inference, step), 2) is not None
-    step.observation[1] = value
-    assert inference._decode_step(_content(inference, step), 2) is None
-
-
-def _content(inference, step):
-    return leave_uncompressed(inference._codec.encode(step))
+    for value, fits in ((499, True), (-1, False), (500, False)):
+        step.observation[1] = value
+        content = leave_uncompressed(inference._codec.encode(step))
+        assert (inference._decode_step(content, 2) is not None) == fits
 
 
 def test_unrolls_with_actions_that_do_not_exist_do_not_reach_the_learner():
@@ -190,15 +184,14 @@ def test_unrolls_with_actions_that_do_not_exist_do_not_reach_the_learner():
         assert int(there.server.queue.size()) == 0
         assert there.server.dropped == 4
         assert "there are 3 choices" in there.server.mistakes[0]
-        for number in (3, 4):  # the first one still begins with the last wrong action
-            hand.ask(number).wait_for_actions()
+        hand.act(3, 4)  # the first one still begins with the last wrong action
         entries, _, _ = there.taken(2)
         np.testing.assert_array_equal(entries.observation[:, 0, 0], [3, 4])
 
 
 def test_who_was_in_an_inference_that_failed_is_told_so_and_begins_anew(there, monkeypatch):
     hand = Hand(there)
-    hand.ask(0).wait_for_actions()
+    hand.act(0)
     codec = there.inference._codec
     decode = codec.decode
 
@@ -207,76 +200,14 @@ def test_who_was_in_an_inference_that_failed_is_told_so_and_begins_anew(there, m
 
     monkeypatch.setattr(codec, "decode", fails)
     with pytest.raises(Unreachable, match="the GPU is full"):
-        hand.ask(1).wait_for_actions()
+        hand.act(1)
     monkeypatch.setattr(codec, "decode", decode)
     monkeypatch.setattr(environment_group, "_INFERENCE_SECONDS", 0.0)
     with pytest.raises(StreamLost):
-        hand.ask(1).wait_for_actions()
+        hand.act(1)
     anew = Hand(there, incarnation=2)
-    for number in range(4):
-        anew.ask(number).wait_for_actions()
+    anew.act(*range(4))
     there.taken(2)
-
-
-def test_steps_that_are_compressed_are_read_as_those_that_are_not(there):
-    small = Hand(there, environments=32, pack=compress_lz4)
-    plain = Hand(there, actor=1, environments=32)
-    for number in range(4):
-        assert (
-            small.ask(number).wait_for_actions().shape
-            == plain.ask(number).wait_for_actions().shape
-            == (32,)
-        )
-    entries, _, _ = there.taken(64)
-    for environment in (0, 31, 32, 63):
-        np.testing.assert_array_equal(entries.observation[:, environment, 0], [0, 1, 2, 3])
-        np.testing.assert_array_equal(entries.first[:, environment], [True, False, False, False])
-
-
-def test_an_actor_that_steps_sends_what_its_compression_makes_of_it(there):
-    sizes = []
-
-    def pack(content):
-        packed = compress_lz4(content)
-        sizes.append((len(content), len(packed)))
-        return packed
-
-    there.act("telling:Telling-v0", [40, 40], pack=pack)
-    witness = telling.Witness()
-    for _ in range(3):
-        entries, _, _ = there.taken(80)
-        witness.sees(entries.observation.numpy(), entries.first.numpy())
-    assert len(witness.lives) == 80
-    assert all(after < before for before, after in sizes)
-    (use,) = there.server.actors.use_by_host().values()
-    assert use.memory > 100, "the actor's messages say what its processes use"
-
-
-def test_what_fails_after_the_inference_is_lost_and_waited_for_by_nobody(there, monkeypatch):
-    hand = Hand(there)
-    for number in range(3):
-        hand.ask(number).wait_for_actions()
-
-    def fails():
-        raise MemoryError("no room for unrolls")
-
-    (group,) = there.inference._groups.values()
-    monkeypatch.setattr(group.writer, "take_unrolls", fails)
-    with pytest.raises(Unreachable, match="no room for unrolls"):
-        hand.ask(3).wait_for_actions()
-    with pytest.raises(StreamLost):
-        hand.ask(3).wait_for_actions()
-
-
-def test_a_hello_that_is_heard_late_displaces_nobody(there):
-    life = 5 << CONNECTION_BITS
-    hand = Hand(there, incarnation=life + 2)
-    hand.ask(0).wait_for_actions()
-    Hand(there, incarnation=life + 1)
-    hand.ask(1).wait_for_actions()
-    Hand(there, incarnation=life + 3)
-    with pytest.raises(Refused, match="another process is this actor"):
-        hand.ask(2).wait_for_actions()
 
 
 def test_an_actor_whose_learner_became_another_process_starts_over(there):
@@ -286,34 +217,8 @@ def test_an_actor_whose_learner_became_another_process_starts_over(there):
     there.server._identity["nonce"] += 1
     while there.server.dropped < 2:  # it reports the unrolls that it had begun
         there.taken(2)
-    assert "the learner no longer holds this actor's episodes: starting over" in there.said
     assert there.server.ledger.stale == 1
     there.taken(2)
-
-
-def test_rows_of_a_group_in_a_batch_are_given_to_no_other_in_it(there):
-    hand, acts = Hand(there), there.inference
-    hand.ask(0).wait_for_actions()
-    other, decode = Hand(there, actor=1), acts._codec.decode
-    taken, take = [], acts._states.allocate
-
-    def joins_meanwhile(content, environments):
-        acts.forget(0)  # as its next hello does, in another thread
-        return decode(content, environments)
-
-    def takes(many):
-        taken.append(take(many).tolist())
-        return np.array(taken[-1], np.int32)
-
-    acts._codec.decode, acts._states.allocate = joins_meanwhile, takes
-    two = np.array([list(hand.header._replace(number=1)), list(other.header)])
-    with acts._lock:
-        acts._groups[other.header.stream_key] = EnvironmentGroup(there.algorithm.unroll, 2, [])
-    content = hand.step(1)
-    acts._write_steps(two, np.array([content, content], object))
-    assert taken == [[2, 3]]
-    acts._write_steps(two[:0], np.array([], object))
-    assert acts._states.allocate(2).tolist() == [0, 1], "they are free now"
 
 
 def test_before_there_is_a_policy_an_actor_is_taken_by_nobody():
@@ -351,15 +256,14 @@ def test_states_of_any_type_are_the_same_after_a_table():
 
 def test_who_begins_anew_has_no_part_in_what_was_begun_before(there):
     """The second unroll of the second incarnation is half done when the third comes."""
-    Hand(there).ask(0).wait_for_actions()
+    Hand(there).act(0)
     before = Hand(there, incarnation=2)
-    for number in range(5):
-        before.ask(number).wait_for_actions()
+    before.act(*range(5))
     after = Hand(there, incarnation=3)
     for number in range(4):
         after.ask(number, value=100 + number).wait_for_actions()
     with pytest.raises(Refused, match="another process is this actor"):
-        before.ask(5).wait_for_actions()
+        before.act(5)
     entries, _, _ = there.taken(4)
     np.testing.assert_array_equal(entries.observation[:, 0, 0], [0, 1, 2, 3])
     np.testing.assert_array_equal(entries.observation[:, 2, 0], [100, 101, 102, 103])
@@ -367,20 +271,22 @@ def test_who_begins_anew_has_no_part_in_what_was_begun_before(there):
 
 
 def test_environments_of_several_actors_and_groups_do_not_mix(there):
-    for actor in range(3):
-        there.act("telling:Telling-v0", [3, 2, 1], actor, seed=100 * actor)
+    """Two of the actors compress their steps."""
+    for actor, pack in enumerate((leave_uncompressed, compress_lz4, compress_lz4)):
+        there.act("telling:Telling-v0", [3, 2, 1], actor, seed=100 * actor, pack=pack)
     witness = telling.Witness()
     for _ in range(30):
         entries, _, _ = there.taken(18)
         witness.sees(entries.observation.numpy(), entries.first.numpy())
     assert len(witness.lives) == 18
     assert there.inference.batches < there.inference.calls, "no two calls were inferred together"
+    (use,) = there.server.actors.use_by_host().values()
+    assert use.memory > 100, "the actors' messages say what their processes use"
 
 
 @pytest.mark.parametrize(
     ("level_name", "agent_name"),
     [
-        ("memory", "MLPLSTMAgent"),
         ("PongNoFrameskip-v4", "ShallowConvLSTMAgent"),
         pytest.param("acting:Doors-v0", "MLPAgent", marks=pytest.mark.slow),  # with masks
     ],
@@ -462,8 +368,8 @@ def test_a_call_that_waits_for_its_turn_is_repeated_and_counts_once():
         assert hand.ask(0).wait() == Reply.RUNNING, "no round is open"
         assert hand.ask(0).wait() == Reply.RUNNING
         assert rounds.close(0.0) is None
-        hand.ask(0).wait_for_actions()
-        hand.ask(1).wait_for_actions()
+        hand.act(0)
+        hand.act(1)
         for _ in range(3):
             assert hand.ask(2, value=99).wait() == Reply.RUNNING
         assert rounds.close(1.0) == 2
@@ -473,72 +379,47 @@ def test_a_call_that_waits_for_its_turn_is_repeated_and_counts_once():
         assert hand.ask(2).wait() == Reply.RUNNING
         there.server.publish(1, lambda: b"", [])
         assert rounds.close(0.0) is None
-        first = hand.ask(2).wait_for_actions()
-        np.testing.assert_array_equal(hand.ask(2).wait_for_actions(), first)
+        first = hand.act(2)
+        np.testing.assert_array_equal(hand.act(2), first)
         assert there.inference.calls == 3
 
 
 def test_an_actor_whose_reset_takes_minutes_keeps_its_episodes(there):
     hand = Hand(there)
-    hand.ask(0).wait_for_actions()
+    hand.act(0)
     time.sleep(0.5)
     assert there.server.forget_silent(0.4) == [], "it has ten times as long"
-    hand.ask(1).wait_for_actions()
+    hand.act(1)
     time.sleep(0.5)
     assert there.server.forget_silent(0.01) == [0]
     with pytest.raises(StreamLost):
         hand.ask(2).wait()
 
 
-def test_environments_are_not_closed_while_an_actor_that_only_steps_steps_them(there):
-    """It ends while one steps; `run` must wait for that step, and no other may begin."""
-    stop, running = threading.Event(), threading.Event()
-    made = make_environments("telling:Telling-v0", 1, seed=0)
-
-    class Slow:
-        def step(self, actions):
-            running.set()
-            assert stop.wait(20)
-            time.sleep(0.3)
-            step = made.step(actions)
-            running.clear()
-            return step
-
-        def __getattr__(self, name):
-            return getattr(made, name)
-
-    me = there.me(0) | {"groups": [1]}
-    actor = SteppingActor(
-        there.address, me, remotely.TOKEN, [(Slow(), 1)], print, stop, Heartbeat()
-    )
-    asking = threading.Thread(target=lambda: running.wait(20) and stop.set())
-    asking.start()
-    run(actor, stop, Heartbeat())
-    asking.join()
-    assert not running.is_set()
-    actor.join(20)
-    assert actor.failure is None
-    assert not running.is_set(), "no further step began"
-
-
-def test_an_actor_waits_for_a_step_that_does_not_end_only_so_long(there, monkeypatch):
-    monkeypatch.setattr(stepping_actor, "_LAST_STEP_SECONDS", 0.2)
+def test_a_running_step_is_waited_for_but_one_that_does_not_end_only_so_long(there, monkeypatch):
+    """Environments are closed next."""
     stop, ends = threading.Event(), threading.Event()
-    actor = SteppingActor(there.address, {}, remotely.TOKEN, [], print, stop, Heartbeat())
-    actor.waits, actor.run = False, ends.wait
-    stop.set()
-    with within(5.0):
-        run(actor, stop, Heartbeat())
+    for seconds, ended in ((20.0, True), (0.2, False)):
+        monkeypatch.setattr(stepping_actor, "_LAST_STEP_SECONDS", seconds)
+        actor = SteppingActor(there.address, {}, remotely.TOKEN, [], print, stop, Heartbeat())
+        actor.waits, actor.run = False, functools.partial(ends.wait, 0.5 if ended else None)
+        stop.set()
+        with within(5.0):
+            run(actor, stop, Heartbeat())
+        assert actor.is_alive() != ended
+    with pytest.raises(stepping_actor._Ended):
+        actor.refuse_after_end()
+    assert not actor.waits, "no further step begins"
     ends.set()
     actor.join(20)
 
 
 def test_groups_are_two_or_as_many_as_messages_allow():
-    pixels = lambda *shape: tf.TensorSpec(shape, tf.uint8)  # noqa: E731
-    assert group_sizes(1, pixels(84, 84, 1)) == [1]
-    assert group_sizes(33, pixels(84, 84, 1)) == [17, 16]
-    assert (
-        group_sizes(100, pixels(210, 160, 3)) == [25] * 4
-    )  # 31 of 100,808 bytes fit into a message
+    small, large, huge = (
+        tf.TensorSpec(shape, tf.uint8) for shape in ([84, 84, 1], [210, 160, 3], [2000, 2000, 1])
+    )
+    assert group_sizes(1, small) == [1]
+    assert group_sizes(33, small) == [17, 16]
+    assert group_sizes(100, large) == [25] * 4, "31 of 100,808 bytes fit into a message"
     with pytest.raises(ValueError, match=r"4\.0 MB is too large"):
-        group_sizes(2, pixels(2000, 2000, 1))
+        group_sizes(2, huge)

@@ -2,7 +2,6 @@
 
 import sys
 
-import pytest
 from processes import ROOT, Process, free_port
 
 from impala_mm.config.settings import Config
@@ -12,14 +11,6 @@ from impala_mm.jobs.actor import first_learner
 def test_actors_take_learners_in_turn_unless_one_is_named():
     assert [first_learner(Config(task=task), 2) for task in range(4)] == [0, 1, 0, 1]
     assert [first_learner(Config(task=task, learner=1), 2) for task in range(4)] == [1] * 4
-
-
-def test_a_learner_that_is_not_there_is_refused_in_a_sentence(capsys):
-    with pytest.raises(SystemExit) as ended:
-        first_learner(Config(learner=2), 2)
-    assert ended.value.code == 2
-    said = "error: --learner=2: --learner_hosts names 2, counted from 0\n"
-    assert capsys.readouterr().err == said
 
 
 def test_an_actor_that_is_to_stay_with_a_learner_dials_that_alone(tmp_path):

@@ -49,7 +49,7 @@ def test_python_in_an_algorithm_sees_the_values_of_every_call(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "r2d2"])
+@pytest.mark.parametrize("algorithm", ["ppo", "r2d2"])
 def test_it_trains_with_rounds_and_with_replay(algorithm, tmp_path):
     of_ppo = ["--minibatches=1", "--epochs=1"] if algorithm == "ppo" else []
     flags = [f"--algorithm={algorithm}", "--total_environment_frames=400", "--batch_size=8"]
@@ -61,6 +61,4 @@ def test_it_trains_with_rounds_and_with_replay(algorithm, tmp_path):
 def test_what_does_not_go_with_it_is_refused(tmp_path):
     code, printed = _debug(tmp_path, "--num_learners=2", "--xla")
     assert code == 2
-    assert printed == (
-        "error: --debug trains in one process without graphs: leave out --num_learners and --xla\n"
-    )
+    assert "leave out --num_learners and --xla" in printed

@@ -53,3 +53,25 @@ def test_where_learners_infer_each_needs_an_actor_unless_actors_join_later(capsy
     with pytest.raises(SystemExit):
         flag_conflicts.refuse_before_loading(Config(inference="learner", num_actors=2), 3)
     assert "--inference=learner: 2 actors cannot feed 3 learners" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("of_frontend", "flags", "fits"),
+    [
+        ("1", {"deterministic_run": True}, True),
+        ("0", {"deterministic_run": True}, True),  # they join later
+        ("3", {"deterministic_run": True, "num_actors": 1}, False),
+        ("", {"deterministic_run": True, "num_actors": 3}, False),
+        ("", {"algorithm": "ppo", "num_learners": 4, "num_actors": 4}, True),
+        ("", {"algorithm": "ppo", "num_learners": 4, "num_actors": 0}, True),
+        ("", {"num_learners": 4, "num_actors": 3}, True),
+    ],
+)
+def test_the_frontends_number_of_actors_counts_before_that_of_a_local_run(
+    monkeypatch, of_frontend, flags, fits
+):
+    if of_frontend:
+        monkeypatch.setenv("IMPALA_MM_ACTORS", of_frontend)
+    config = Config.of_algorithm(flags.get("algorithm", "impala"))(level_name="catch", **flags)
+    with contextlib.nullcontext() if fits else pytest.raises(SystemExit):
+        flag_conflicts.refuse_before_loading(config, config.num_learners)

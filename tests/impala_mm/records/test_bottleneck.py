@@ -39,11 +39,6 @@ def test_a_verdict_with_advice_is_held_while_rows_name_another_for_less_than_30_
     assert changed == "balanced: learner and actors keep pace"
 
 
-def test_one_row_that_differs_is_no_reason_for_advice():
-    for waits in ((0.8, 0.0, 0.0, 0.0), (0.0, 0.0, 0.8, 0.0, 0.0, 0.0)):
-        assert not any("needed" in each for each in _verdicts(*map(_row, waits)))
-
-
 def test_a_run_that_keeps_pace_or_has_no_actors_says_so_at_once():
     assert _verdicts(_row(0.05)) == ["balanced: learner and actors keep pace"]
     assert _verdicts(_row(1.0), actors=0)[0].startswith("bottleneck: actors (none is connected)")
@@ -69,17 +64,6 @@ def test_a_standstill_may_be_a_round_that_is_played_or_a_replay_that_is_filled(g
     assert "no unrolls arrive" in writer.update(row, 2, round_progress=[(0, 0)])
     assert "none is connected" in writer.update(row, 0, **given)
     assert said not in writer.update(_row(1.0), 2, **given)
-
-
-@pytest.mark.parametrize(
-    ("wait", "advice"),
-    [
-        (0.79, "about 10 actors needed (2 now)"),
-        (0.81, "more than 5 times as many actors needed (2 now)"),
-    ],
-)
-def test_an_absurd_number_of_actors_is_never_advised(wait, advice):
-    assert _verdicts(*[_row(wait)] * 4)[-1].endswith(f"; {advice}")
 
 
 @pytest.mark.parametrize(

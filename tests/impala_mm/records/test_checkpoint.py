@@ -1,6 +1,5 @@
 """Checkpoints appear complete or not at all; for a damaged one the previous one is used."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -49,17 +48,10 @@ def test_what_was_saved_comes_back_as_it_was_when_the_snapshot_was_taken(tmp_pat
     assert not (tmp_path / "checkpoints" / "saving").exists()
 
 
-def _write(folder, **changes):
-    """Change fields of a checkpoint's about.json."""
-    about = json.loads((folder / "about.json").read_text())
-    (folder / "about.json").write_text(json.dumps(about | changes))
-
-
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
         (lambda folder: (folder / "about.json").write_text('{"upd'), "has no about.json that can"),
-        (lambda folder: _write(folder, episode_return=[]), "has no about.json that can be read"),
         (lambda folder: _cut(_data(folder)), "is cut short since it was written"),
         (lambda folder: _flip(_data(folder)), "is changed since it was written"),
         (lambda folder: _data(folder).unlink(), "cannot be read: No such file"),

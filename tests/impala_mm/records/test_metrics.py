@@ -9,28 +9,16 @@ import pytest
 from impala_mm.records import metrics
 from impala_mm.records.bottleneck import describe_bottleneck, describe_turns, progress_line
 
-
-def _row(*times):
-    meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
-    for each in times:
-        meter.add_times(**each)
-    tally.merge(0, meter.take_reading())
-    return tally.row(frames=100, steps=100)
-
-
 BUSY = {"idle_cores": 0.1, "actors_elsewhere": 0}
 MOVES = {"frames_per_second": 9.0}
 ACTORS = {"actor/acting_share": 0.15, "actor/stepping_share": 0.83}
-UPDATE = {"wait": 1.0, "train": 2.0, "rest": 1.0}
-
-
-def test_the_start_up_to_the_first_update_counts_as_nothing():
-    assert "wait_share" not in _row({"wait": 9.0}, UPDATE | {"train": 90.0})
-    assert _row({"wait": 9.0}, UPDATE | {"train": 90.0}, UPDATE)["train_share"] == 0.5
 
 
 def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
-    assert _row({"wait": 9.0})["wait_share"] == 1
+    meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
+    meter.add_times(wait=9.0)
+    tally.merge(0, meter.take_reading())
+    assert tally.row(frames=100, steps=100)["wait_share"] == 1
 
 
 STARVED = {"wait_share": 0.7, **MOVES}
@@ -48,6 +36,7 @@ SLOW_POLICY = {"actor/acting_share": 0.6, "actor/stepping_share": 0.1}
         (MOVES, 2, "not known yet", ""),
         ({"wait_share": 1.0}, 2, "actors", "no unrolls arrive"),
         (STARVED, 3, "actors", "the learner waits 70% of its time); about 10 actors needed (3 now"),
+        ({"wait_share": 0.81, **MOVES}, 2, "actors", "more than 5 times as many actors needed (2"),
         (STARVED | ACTORS, 3, "actors", "actors spend 83% of theirs in environments); about 10"),
         (STARVED | SLOW_POLICY, None, "actors", "60% of theirs computing actions); about 3.3 time"),
         (STARVED | BUSY, 3, "actors", "; this machine's cores are busy, add hosts"),
@@ -71,17 +60,11 @@ def test_the_verdict_names_the_bottleneck_its_evidence_and_advice(row, actors, n
     assert said in verdict
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"idle_cores": 0.4, "actors_elsewhere": 0},
-        {"idle_cores": 0.0, "actors_elsewhere": 1},
-        {"idle_cores": 0.0},
-    ],
-)
-def test_more_actors_are_sent_elsewhere_only_where_no_core_is_left_for_them(row):
-    said = describe_bottleneck(row | {"wait_share": 0.5, **MOVES, "train_share": 0.5}, 3)
-    assert said.endswith("; about 6 actors needed (3 now)")
+def test_more_actors_are_sent_elsewhere_only_where_no_core_is_left_for_them():
+    idle, elsewhere = {"idle_cores": 0.4}, {"actors_elsewhere": 1}
+    for row in (BUSY | idle, BUSY | elsewhere, {"idle_cores": 0.0}):
+        said = describe_bottleneck(STARVED | row | {"train_share": 0.3}, 3)
+        assert said.endswith("actors needed (3 now)")
 
 
 def test_what_actors_waited_for_before_the_first_update_ended_tells_nothing(monkeypatch):

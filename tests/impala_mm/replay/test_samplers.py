@@ -75,13 +75,6 @@ def test_the_correction_goes_to_its_final_value_over_its_share_of_the_run(
     assert draw.weights.min() < 1
 
 
-def test_one_unroll_that_is_learned_does_not_shrink_the_weights_of_all_others():
-    """A new unroll of the same batch counts as 1."""
-    sampler = _replay(100, 100, correction=1.0)
-    sampler.feedback(np.arange(100), np.array([0.0, *[1.0] * 99]))
-    assert sampler.draw(64, 0.0).weights.mean() > 0.95
-
-
 def test_a_new_unroll_has_the_largest_priority_so_far():
     sampler = _replay(3, 1, exponent=1.0)
     sampler.feedback(np.array([0]), np.array([9.0]))

@@ -53,21 +53,12 @@ def test_files_that_no_replay_uses_are_deleted_and_their_bytes_stay_readable(tmp
     assert bytes(written[0].content) == _unroll(0).content
 
 
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda content: content[:-1],
-        lambda content: content[:-1] + b"?",
-        lambda content: (b"1" if content[:1] == b"0" else b"0") + content[1:],
-        lambda content: b"",
-    ],
-)
-def test_a_damaged_file_is_left_out_by_name_and_the_others_are_read(tmp_path, harm):
+def test_a_damaged_file_is_left_out_by_name_and_the_others_are_read(tmp_path):
     made, _ = _open(tmp_path)
     _fill(made, range(8))
     made.close()
     path = tmp_path / "0000000000.unrolls"
-    path.write_bytes(harm(path.read_bytes()))
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
     again, said = _open(tmp_path)
     assert [u.key for u in again.read()] == list(range(4, 8))
     assert f"{path} is damaged (" in said[0]

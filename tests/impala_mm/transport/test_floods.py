@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 from deadlines import load
-from fronted import ME, SECRET, Learner, slowest_call
+from fronted import Learner, slowest_call
 from hostile_message import send_hostile
 from processes import ROOT, free_port
 from supervising import until
 
 from impala_mm.runtime.ports import HeldAddress, split_address
 from impala_mm.transport import front
-from impala_mm.transport.client import Client, Unreachable
-from impala_mm.transport.server import Server
+from impala_mm.transport.client import Unreachable
 
 
 @pytest.fixture
@@ -87,20 +86,6 @@ def test_a_front_without_files_to_open_waits_and_serves_again(learner):
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         assert learner.join().hello({"probe": True})["nonce"]
     assert sum("can open no more files" in line for line in learner.said) == 1
-
-
-@pytest.mark.slow
-def test_that_message_holds_up_a_learner_without_a_front():
-    """The test above is worth something."""
-    address = f"127.0.0.1:{free_port()}"
-    plain = Server(address, HeldAddress(address), SECRET, ME, 1, lambda _: None)
-    client = Client(address, SECRET, 60)
-    slowest_call(client)
-    senders = [send_hostile(address) for _ in range(3)]
-    assert slowest_call(client) > 3
-    for each in senders:
-        each.close()
-    plain.close()
 
 
 def test_garbage_half_handshakes_and_idle_connections_are_closed_and_counted(learner):

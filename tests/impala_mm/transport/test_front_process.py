@@ -142,12 +142,3 @@ def test_a_front_serves_no_more_connections_than_its_learner_can_open(lone):
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     soft, _ = resource.prlimit(front.process.pid, resource.RLIMIT_NOFILE)
     assert soft == 2 * (1024 - 500) + 2 * HANDSHAKES + 100
-
-
-def test_few_files_are_shared_by_connections_and_handshakes():
-    program = (
-        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500));"
-        "from impala_mm.transport import front; print(*front._raise_limit(4000))"
-    )
-    printed = subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True)
-    assert printed == "100 100\n"

@@ -316,16 +316,6 @@ def test_calls_past_their_deadline_are_trained_exactly_once(serve):
     assert int(server.queue.size()) == 0
 
 
-def test_unrolls_meant_for_an_earlier_learner_are_dropped_and_counted(serve):
-    server, address = serve()
-    client = _join(address)
-    header = _header(client, 0)
-    for foreign in (header._replace(nonce=client.nonce + 1), header._replace(run=client.run + 1)):
-        assert client.enqueue(foreign, [b"x"], NO_EPISODES) == Reply.FOREIGN
-    assert int(server.queue.size()) == 0
-    assert server.ledger.stale == 2
-
-
 def test_what_an_actor_dropped_elsewhere_is_counted_where_it_says_so(serve):
     server, address = serve()
     client = _join(address)

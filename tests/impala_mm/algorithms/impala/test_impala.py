@@ -1,7 +1,6 @@
 """IMPALA's update: large errors of the baseline are divided by their own running mean."""
 
 import dataclasses
-import threading
 
 import in_process
 import in_threads
@@ -20,21 +19,6 @@ from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import gradients, group
 from impala_mm.environments.make import make_environments
 from tests.helpers import impala_by_numpy
-from tests.impala_mm.algorithms.parts.test_recorded import _played
-
-MAKING = threading.Lock()  # held while a learner seeds the initial weights that all share
-
-
-class Two(group.SingleLearner):
-    """A group of two learners with equal gradients and different losses of the baseline."""
-
-    def __init__(self, other):
-        self._other = other
-
-    def mean(self, tensors, name, compressed=False):
-        if name != "exchange.squared_error":
-            return list(tensors)
-        return [(tensors[0] + self._other) / 2]
 
 
 def _running_error(algorithm):
@@ -60,21 +44,13 @@ def test_the_running_mean_moves_by_a_hundredth_towards_the_batchs(reduction):
     of_batch = 2 * metrics["loss/baseline"] / (20 if reduction == "sum" else 1)  # 5 steps of 4
     assert of_batch > 0
     np.testing.assert_allclose(_running_error(algorithm), 39.6 + 0.01 * of_batch, rtol=1e-6)
-
-
-def test_losses_per_step_do_not_depend_on_the_reduction():
-    """A batch of 4 unrolls of 5 steps."""
-    (_, summed), (_, averaged) = (_one_update(1.0, loss_reduction=r) for r in losses.REDUCTIONS)
+    steps = 20 if reduction == "sum" else 1
     for name in ("total", "policy", "baseline", "entropy"):
-        per_step = averaged[f"loss_per_step/{name}"]
-        assert per_step == averaged[f"loss/{name}"] != 0
-        np.testing.assert_allclose(summed[f"loss_per_step/{name}"], per_step, rtol=1e-5)
-        np.testing.assert_allclose(summed[f"loss/{name}"], 20 * per_step, rtol=1e-5)
-    for metrics, steps in ((summed, 20), (averaged, 1)):
-        assert metrics["off_policyness"] == pytest.approx(metrics["loss/shift"] / steps)
+        assert metrics[f"loss/{name}"] == pytest.approx(steps * metrics[f"loss_per_step/{name}"])
+    assert metrics["off_policyness"] == pytest.approx(metrics["loss/shift"] / steps)
 
 
-@pytest.mark.parametrize(("mean", "divisor"), [(0.25, 1), (1.0, 1), (50.0, 50)])
+@pytest.mark.parametrize(("mean", "divisor"), [(0.25, 1), (50.0, 50)])
 def test_errors_count_in_units_of_the_running_mean_where_it_is_above_1(mean, divisor):
     _, metrics = _one_update(mean, baseline_cost=0.5, entropy_cost=0.25)
     parts = metrics["loss/policy"] + 0.25 * metrics["loss/entropy"]
@@ -102,17 +78,6 @@ def test_errors_of_the_baseline_count_linearly_beyond_a_multiple_of_their_root()
     assert float(loss.baseline) == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_policys_loss_weighs_steps_up_to_the_largest_importance_weight():
-    for threshold in (0.5, 1.5):
-        algorithm, batch = _moved(clip_pg_rho_threshold=threshold)
-        found = impala_by_numpy.learnt(algorithm, batch)
-        ratios = np.exp(found.log_pi - found.log_mu)
-        assert ratios.min() < threshold < ratios.max()
-        loss = algorithm._loss(batch, None, NO_FEATURES, ())[1]
-        expected = -(found.log_pi * found.advantages).sum()
-        assert float(loss.policy) == pytest.approx(expected, rel=1e-4)
-
-
 def test_the_loss_has_every_regulariser_times_its_cost():
     """Other parameters are recorded than those of the policy, so that it diverges from them."""
 
@@ -135,14 +100,6 @@ def test_the_loss_has_every_regulariser_times_its_cost():
     assert float(log) < np.log(0.25), "the entropy is above its target"
 
 
-def test_it_is_the_mean_over_learners(monkeypatch):
-    """The other learner's sum of squared errors is 2 x 300, over 20 steps."""
-    monkeypatch.setattr(group, "SingleLearner", lambda: Two(300.0))
-    algorithm, metrics = _one_update(40.0)
-    both = (metrics["loss/baseline"] + 300.0) / 2
-    np.testing.assert_allclose(_running_error(algorithm), 39.6 + 0.01 * 2 * both / 20, rtol=1e-6)
-
-
 def test_it_is_in_checkpoints_and_no_nan_gets_in():
     def broken(batch):
         rewards = tf.fill(tf.shape(batch.unrolls.reward), np.nan)
@@ -153,45 +110,7 @@ def test_it_is_in_checkpoints_and_no_nan_gets_in():
     assert float(_running_error(algorithm)) == 7.0
 
 
-@pytest.mark.parametrize("learners", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_advantages_are_scaled_as_if_one_learner_had_all_columns(learners):
-    """The columns' rewards differ in size, so that each learner's own scale would be another."""
-    config = Config(level_name="Pendulum-v1", unroll_length=5, loss_reduction="mean")
-    config = dataclasses.replace(config, optimizer="rmsprop", reward_clipping="none")
-    played = UnrollPlayer(
-        in_process.make(config), [(make_environments("Pendulum-v1", 6, seed=0), 6)]
-    )
-    contents = tf.constant(played.play())
-
-    def learn(joined):
-        with MAKING:
-            algorithm = in_process.make(config)
-        batch = in_process.decoded(UnrollCodec(algorithm.unroll), contents)
-        size = 6 // joined.size
-        mine = slice(size * joined.rank, size * (joined.rank + 1))
-        entries = tf.nest.map_structure(lambda x: x[:, mine], batch.unrolls)
-        entries = entries._replace(reward=entries.reward * np.float32([1, 5, 9, 20, 0, 3])[mine])
-        batch = tf.nest.map_structure(lambda x: x[mine], batch._replace(unrolls=()))
-        context = Context(*tf.constant([0.0, 1e9, 0.0]))
-        exchange = gradients.GradientReducer(joined, config)
-        algorithm.update(batch._replace(unrolls=entries), context, exchange)
-        return [v.numpy() for v in algorithm.variables.trained]
-
-    (one,) = in_threads.together(1, learn)
-    for each in in_threads.together(learners, learn):
-        for ours, theirs in zip(each, one, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("box", "deviation"),
-    [
-        ("normal", "shared"),
-        pytest.param("clipped", "shared", marks=pytest.mark.slow),
-        pytest.param("tanh", "learnt", marks=pytest.mark.slow),
-    ],
-)
-def test_actions_of_every_space_are_judged_by_the_policy_that_chose_them(box, deviation):
+def test_actions_of_every_space_are_judged_by_the_policy_that_chose_them():
     """The actor's parameters are the learner's here, so that all log-ratios are 0.
 
     In a column of weight 0 these parameters may be anything.
@@ -206,11 +125,11 @@ def test_actions_of_every_space_are_judged_by_the_policy_that_chose_them(box, de
         fresh = tf.concat([batch.fresh, batch.fresh], 0)
         return batch._replace(unrolls=both, start=start, weight=weight, fresh=fresh)
 
-    level, flags = "acting:Harbour-v0", {"box_policy": box, "box_deviation": deviation}
-    algorithm, plain = _one_update(1.0, level=level, **flags)
+    level = "acting:Harbour-v0"
+    algorithm, plain = _one_update(1.0, level=level)
     assert abs(plain["off_policyness"]) < 1e-4
     assert plain["grad_norm"] > 0
-    _, metrics = _one_update(1.0, padded, level=level, **flags)
+    _, metrics = _one_update(1.0, padded, level=level)
     for name in ("loss/policy", "loss/baseline", "loss/entropy", "grad_norm"):
         assert metrics[name] == pytest.approx(plain[name], rel=1e-4), name
     assert all(np.isfinite(v).all() for v in algorithm.variables.trained)
@@ -243,3 +162,86 @@ def test_a_learner_sees_the_action_that_a_normal_policy_drew_and_the_network_its
 def _keeping(step, taken):
     """Return a method `step` that also appends its actions to a list."""
     return lambda action: (taken.append(action.copy()), step(action))[1]
+
+
+def test_advantages_are_scaled_as_if_one_learner_had_all_columns():
+    """The columns' rewards differ in size, so that each learner's own scale would be another."""
+    settings = {"unroll_length": 5, "loss_reduction": "mean", "optimizer": "rmsprop"}
+    settings |= {"reward_clipping": "none"}
+
+    def learn(joined):
+        algorithm, exchange = in_process.made("impala", "Pendulum-v1", group=joined, **settings)
+        in_process.fill(algorithm.variables.trained, spread=0.2)
+        batch = in_process.random_batch(algorithm, 6, 6)
+        batch.unrolls.reward[:] *= np.float32([1, 5, 9, 20, 0, 3])
+        batch = in_process.tensors(batch, np.arange(6)[in_threads.share_of(joined, 6)])
+        context = Context(*tf.constant([0.0, 1e9, 0.0]))
+        algorithm.update(batch, context, exchange)
+        return in_threads.arrays(algorithm.variables.trained)
+
+    in_threads.assert_several_are_one(learn, tolerance=1e-4)
+
+
+ELITE = "queue:0.5,elite:0.5:100"
+
+
+def _played(level="catch", **settings):
+    """Return (config, algorithm, a batch of four unrolls that it has just played)."""
+    config = Config.of_algorithm("impala")(
+        level_name=level, unroll_length=5, batch_size=4, num_envs=4, **settings
+    )
+    algorithm = in_process.make(config)
+    contents = UnrollPlayer(algorithm, [(make_environments(level, 4, seed=0), 4)]).play()
+    batch = in_process.decoded(UnrollCodec(algorithm.unroll), tf.constant(contents))
+    return config, algorithm, batch
+
+
+@pytest.mark.parametrize(
+    ("level", "settings"),
+    [
+        ("catch", {}),
+        ("memory", {"agent_name": "MLPLSTMAgent"}),
+        ("Pendulum-v1", {"separate_networks": True}),
+    ],
+)
+def test_features_of_an_unchanged_policy_are_those_that_it_recorded(level, settings):
+    _, algorithm, batch = _played(level, replay=ELITE, **settings)
+    found, present = algorithm.compare_features(batch.unrolls, batch.start)
+    assert found.shape == (5, 4, algorithm._network.num_features)
+    assert float(tf.math.reduce_std(found)) > 0
+    np.testing.assert_allclose(found, present, atol=1e-5)
+    for variable in algorithm.variables.trained:
+        variable.assign(variable + 0.1)
+    found, present = algorithm.compare_features(batch.unrolls, batch.start)
+    assert float(tf.reduce_max(tf.abs(found - present))) > 0.01
+
+
+def test_an_update_is_the_same_whatever_is_recorded_besides():
+    weights = []
+    for settings in ({}, {"replay": ELITE}):
+        config, algorithm, batch = _played(**settings)
+        alone = gradients.GradientReducer(group.SingleLearner(), config)
+        context = Context(tf.constant(0.0), tf.ones([]), tf.constant(0.0))
+        metrics, priorities = algorithm.update(batch, context, alone)
+        assert priorities.shape == (4,)
+        assert (priorities.numpy() > 0).all()
+        assert np.isfinite(metrics["loss/total"])
+        weights.append([v.numpy() for v in algorithm.variables.trained])
+    for a, b in zip(*weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_priority_of_an_unroll_is_the_mean_distance_of_its_values_from_their_targets():
+    """Steps that a reset makes, and unrolls of weight 0, add nothing; T divides all the same."""
+    _, algorithm, batch = _played()
+    first = batch.unrolls.first.numpy()
+    first[3, 1] = True
+    entries = batch.unrolls._replace(first=tf.constant(first))
+    batch = batch._replace(unrolls=entries, weight=tf.constant([1.0, 1.0, 0.5, 0.0]))
+    found = impala_by_numpy.learnt(algorithm, batch)
+    errors = found.targets - found.values
+    assert 0 < (errors > 0)[found.live].mean() < 1
+    expected = np.where(found.live, np.abs(errors), 0).mean(0)
+    priorities = algorithm._loss(batch, None, NO_FEATURES, ())[-1]
+    np.testing.assert_allclose(priorities, expected, rtol=1e-4, atol=1e-6)
+    assert expected[3] == 0

@@ -110,7 +110,7 @@ def assert_defined(estimator, inputs, defined):
 CASES = st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(2, 4))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(case=CASES, lambda_=st.sampled_from([0.0, 0.5, 0.95, 1.0]))
 def test_generalised_advantages_are_the_discounted_sum_of_errors(case, lambda_):
     assert_defined(
@@ -120,13 +120,13 @@ def test_generalised_advantages_are_the_discounted_sum_of_errors(case, lambda_):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(case=CASES, n=st.integers(1, 14))
 def test_n_step_returns_are_n_rewards_and_a_value(case, n):
     assert_defined(advantages.NStep(n), drawn(*case), lambda *of: n_step(*of, n))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     case=CASES,
     lambda_=st.sampled_from([0.0, 0.9, 1.0]),
@@ -136,25 +136,6 @@ def test_v_trace_is_the_papers_sum_over_products(case, lambda_, bars):
     assert_defined(
         advantages.VTrace(lambda_, *bars), drawn(*case), lambda *of: v_trace(*of, lambda_, *bars)
     )
-
-
-@settings(max_examples=20, deadline=None)
-@given(case=CASES)
-def test_on_policy_all_of_them_agree_where_they_should(case):
-    """With lambda = 1 each is the return to the unroll's end; with lambda = 0, of one step.
-
-    V-trace's advantages look one step further than its targets.
-    """
-    *entries, ratios = drawn(*case)
-    inputs = (*entries, np.zeros_like(ratios))
-    for lambda_, n in ((1.0, 99), (0.0, 1)):
-        gae = estimated(advantages.GeneralisedAdvantages(lambda_), inputs)
-        v_trace = estimated(advantages.VTrace(lambda_), inputs)
-        steps = estimated(advantages.NStep(n), inputs)
-        np.testing.assert_allclose(steps, gae, rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(v_trace[1], gae[1], rtol=1e-5, atol=1e-5)
-        if lambda_ == 1:
-            np.testing.assert_allclose(v_trace[0], gae[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["gae", "vtrace", "n_step"])

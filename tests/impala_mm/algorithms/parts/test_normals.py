@@ -9,7 +9,7 @@ from scipy import integrate, special, stats
 
 from impala_mm.algorithms.parts.normals import _EDGE, ClippedNormal, Normal, TanhNormal, log_ndtr
 
-SETTINGS = settings(max_examples=20, deadline=None)
+SETTINGS = settings(max_examples=12, deadline=None)
 MEANS = st.floats(-3, 3, width=16)
 DEVIATIONS = st.floats(0.125, 2.5, width=16)
 BOUNDS = np.array([-1.0]), np.array([1.0])
@@ -128,22 +128,6 @@ def test_samples_never_leave_the_bounds_and_nothing_becomes_infinite(kind, mean)
     assert np.abs(made.mode()).max() <= 1
     for tensor in (log_probs, entropy, *tape.gradient([log_probs, entropy], [center, deviation])):
         assert np.isfinite(tensor).all()
-
-
-@pytest.mark.parametrize("kind", [Normal, TanhNormal, ClippedNormal])
-def test_the_expected_gradient_of_the_log_probability_is_zero(kind):
-    """It is, for every distribution; it would not be if the bounds' probabilities were wrong."""
-    tf.random.set_seed(2)
-    for mean, deviation in ((0.3, 0.7), (1.5, 0.7), (9.0, 3.0)):
-        center, width = tf.fill([200_000, 1], mean), tf.fill([200_000, 1], deviation)
-        bounds = BOUNDS if kind is ClippedNormal else ()
-        with tf.GradientTape() as tape:
-            tape.watch([center, width])
-            made = kind(center, width, *bounds)
-            log_probs = made.log_prob(tf.stop_gradient(made.sample()))
-        for scores in tape.gradient(log_probs, [center, width]):
-            error = np.std(scores) / np.sqrt(len(scores)) + 1e-9
-            assert abs(np.mean(scores)) < 4 * error, (mean, deviation)
 
 
 def test_a_number_with_one_bound_or_none_has_the_tail_that_it_has():

@@ -65,9 +65,8 @@ def _log_softmax(x):
 
 @pytest.mark.parametrize("teacher", [True, False])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(teacher, reduction, seed):
-    random = np.random.default_rng(seed)
+def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(teacher, reduction):
+    random = np.random.default_rng(0)
     entries, weight = _entries(random), random.random(B)
     values, logits, theirs = (random.normal(size=[T + 1, B, *rest]) for rest in ((), (A,), (A,)))
     config = ImpalaSettings(
@@ -109,28 +108,6 @@ def test_the_loss_is_the_divergence_or_the_cloned_actions_and_the_returns(teache
     np.testing.assert_allclose(found.squared_error, (left[live] ** 2).mean(), rtol=1e-9)
 
 
-def test_values_are_compared_in_their_unit():
-    random = np.random.default_rng(0)
-    entries = _entries(random)
-    values, theirs = random.normal(size=[2, T + 1, B])
-    logits = tf.constant(random.normal(size=[T + 1, B, A]))
-    unit, weight = 2.5, tf.ones([B], tf.float64)
-    goals = offline_policy.goals(entries, weight, tf.constant(values), GAMMA)
-    config = ImpalaSettings(teacher="x", teacher_cost=3.0, distill="value", baseline_cost=0.0)
-    made = Distillation(config)
-    made.begin([types.SimpleNamespace()], 1)
-    found = offline_policy.losses_of(
-        *(config, goals, weight, lambda parameters, mask=(): distributions.Categorical(parameters)),
-        *(logits, tf.constant(values), tf.constant(unit, tf.float64), Features([made])),
-        [Taught((logits[:-1],), tf.ones([T, B], tf.bool), (tf.constant(theirs[:-1]),))],
-    )
-    each = np.square(values - theirs)[:-1] / unit
-    live = goals.live.numpy()
-    np.testing.assert_allclose(
-        mean(found.measured[0]["loss/teacher"]), each[live].mean(), rtol=1e-9
-    )
-
-
 def _steps(algorithm, action, observation):
     """Return entries [T, B, ...] of steps without a reward or an end."""
     shape = action.shape
@@ -166,14 +143,16 @@ class _Reader:
         return tf.broadcast_to([0.0, 3.0, 0.0], [*entries.first.shape, A])
 
 
-def test_teachers_read_the_frames_before_an_unroll_which_the_network_stacks():
-    image = tf.TensorSpec([9, 9, 1], tf.uint8)
+@pytest.mark.parametrize("agent", ["SmallConvAgent", "ShallowConvAgent"])
+def test_teachers_read_the_frames_before_an_unroll_which_the_network_stacks(agent):
+    size = 9 if agent == "SmallConvAgent" else 36
+    image = tf.TensorSpec([size, size, 1], tf.uint8)
     spec = EnvironmentSpec("small", image, ActionSpec(Discrete(A)), 1, None, frame_stack=4)
-    config = ImpalaSettings(teacher="x", unroll_length=T, batch_size=B, agent_name="SmallConvAgent")
+    config = ImpalaSettings(teacher="x", unroll_length=T, batch_size=B, agent_name=agent)
     algorithm = registry.make_algorithm(config, spec)
     algorithm.features.get(Distillation).begin([reader := _Reader()], 4)
     random = np.random.default_rng(0)
-    images = random.integers(0, 256, [3 + T + 1, B, 9, 9, 1], np.uint8)
+    images = random.integers(0, 256, [3 + T + 1, B, size, size, 1], np.uint8)
     entries = _steps(algorithm, random.integers(0, A, [3 + T + 1, B], np.int32), images)
     before, unroll = (
         tf.nest.map_structure(lambda x, part=part: x[part], entries)
@@ -188,8 +167,9 @@ def test_teachers_read_the_frames_before_an_unroll_which_the_network_stacks():
     assert metrics["kl_teacher_pi"] > 0.1
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo"])
-@pytest.mark.parametrize("flags", [{}, {"value_normalization": "popart"}])
+@pytest.mark.parametrize(
+    ("name", "flags"), [("impala", {"value_normalization": "popart"}), ("ppo", {})]
+)
 def test_updates_clone_the_recorded_actions_and_learn_their_returns(name, flags):
     """The recorded policy steps right where the ball is right, which pays 1 at once."""
     spec = level_spec("catch")
@@ -227,11 +207,3 @@ def test_updates_clone_the_recorded_actions_and_learn_their_returns(name, flags)
     assert metrics[-1]["loss/total"] < metrics[0]["loss/total"]
     assert metrics[-1]["teacher_cost"] == 1.0
     assert all(np.isfinite(each) for each in metrics[-1].values())
-
-
-def test_a_teacher_of_values_alone_is_refused_where_the_policy_has_nothing_else_to_learn():
-    flags = {"teacher": "x", "distill": "value", "offline_updates": 5}
-    with pytest.raises(ValueError, match="--distill=policy_and_value"):
-        ImpalaSettings(**flags)
-    ImpalaSettings(**flags | {"distill": "policy_and_value"})
-    Config.of_algorithm("dqn")(**flags)

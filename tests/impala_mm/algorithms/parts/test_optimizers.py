@@ -10,30 +10,6 @@ from impala_mm.algorithms.parts import optimizers
 from impala_mm.config.settings import Config
 
 
-def test_rmsprop_takes_tensorflow_1s_steps():
-    """Rate 0.1, decay 0.5, momentum 0.5, epsilon 0.75, gradients 1, 2, 0, from x = 10.
-
-    ms from 1:   0.5 x 1 + 0.5 x 1^2 = 1;  0.5 x 1 + 0.5 x 2^2 = 2.5;  0.5 x 2.5 + 0 = 1.25
-    mom from 0:  0.1 x 1 / sqrt(1 + 0.75)                    = 0.0755928946
-                 0.5 x 0.0755928946 + 0.2 / sqrt(2.5 + 0.75) = 0.0377964473 + 0.1109400392
-                                                             = 0.1487364865
-                 0.5 x 0.1487364865 + 0                      = 0.0743682433
-    x:           9.9244071054, 9.7756706189, 9.7013023756
-    """
-    x = tf.Variable(10.0)
-    optimizer = optimizers.RMSProp(0.1, decay=0.5, momentum=0.5, epsilon=0.75)
-    steps = []
-    for gradient in (1.0, 2.0, 0.0):
-        optimizer.apply([tf.constant(gradient)], [x])
-        steps.append([optimizer.ms[0].numpy(), optimizer.mom[0].numpy(), x.numpy()])
-    by_hand = [
-        [1.0, 0.0755928946, 9.9244071054],
-        [2.5, 0.1487364865, 9.7756706189],
-        [1.25, 0.0743682433, 9.7013023756],
-    ]
-    np.testing.assert_allclose(steps, by_hand, rtol=1e-6)
-
-
 def test_adam_takes_kingma_and_bas_steps():
     """Rate 0.1, beta 0.9 and 0.999, epsilon 1, gradients 3, then 1, from x = 5.
 
@@ -79,17 +55,13 @@ def made(name):
     return optimizers.make(name, learning_rate=0.1, decay=0.9, momentum=0.5, epsilon=0.01)
 
 
-def test_make_hands_its_settings_on():
-    rmsprop = made("rmsprop")
-    assert (rmsprop.decay, rmsprop.momentum, rmsprop.epsilon) == (0.9, 0.5, 0.01)
-    assert made("adam").epsilon == 0.01
-    with pytest.raises(ValueError, match="'sgd' is none of adam, rmsprop"):
-        made("sgd")
-
-
 @pytest.mark.parametrize(("name", "epsilon"), [("rmsprop", 0.01), ("adam", 1e-5)])
-def test_a_negative_epsilon_is_the_optimizers_own(name, epsilon):
-    assert optimizers.make(name, 0.1, 0.9, 0.5, -1).epsilon == epsilon
+def test_make_hands_its_settings_on_and_a_negative_epsilon_is_the_optimizers_own(name, epsilon):
+    assert optimizers.make(name, 0.1, 0.9, 0.5, 0.3).epsilon == pytest.approx(0.3)
+    own = optimizers.make(name, 0.1, 0.9, 0.5, -1)
+    assert own.epsilon == epsilon
+    if name == "rmsprop":
+        assert (own.decay, own.momentum) == (0.9, 0.5)
 
 
 @MAKES
@@ -106,37 +78,6 @@ def test_variables_exist_before_the_first_step_and_none_is_a_parameter(name):
     optimizer.initialize(parameters)
     optimizer.apply([tf.ones([2, 3]), tf.ones([4])], parameters)
     assert [id(v) for v in optimizer.variables] == [id(v) for v in before]
-
-
-@MAKES
-def test_one_graph_serves_every_learning_rate(name):
-    x = tf.Variable([1.0, -1.0])
-    optimizer = made(name)
-    optimizer.initialize([x])
-
-    @tf.function(autograph=False)
-    def step(gradient):
-        optimizer.apply([gradient], [x])
-
-    start = x.numpy()
-    optimizer.learning_rate.assign(0.0)
-    step(tf.constant([1.0, 2.0]))
-    np.testing.assert_array_equal(x, start)
-    optimizer.learning_rate.assign(0.1)
-    step(tf.constant([1.0, 2.0]))
-    assert np.all(x.numpy() < start)
-    assert step.experimental_get_tracing_count() == 1
-
-
-@MAKES
-def test_the_first_step_may_make_the_variables_in_a_graph(name):
-    x, y = tf.Variable([1.0, -1.0]), tf.Variable([1.0, -1.0])
-    eager, traced = made(name), made(name)
-    step = tf.function(lambda gradient: traced.apply([gradient], [y]), autograph=False)
-    for gradient in tf.constant([[1.0, 2.0], [-3.0, 0.0]]):
-        eager.apply([gradient], [x])
-        step(gradient)
-    np.testing.assert_allclose(x, y, rtol=1e-6)
 
 
 @MAKES
@@ -169,15 +110,6 @@ def test_a_parameter_without_a_gradient_stays_and_sparse_gradients_work(name):
     np.testing.assert_array_equal(table, dense)
 
 
-@MAKES
-def test_another_number_of_parameters_is_refused(name):
-    x = tf.Variable(0.0)
-    optimizer = made(name)
-    optimizer.initialize([x])
-    with pytest.raises(ValueError, match="zip"):
-        optimizer.apply([tf.constant(1.0)] * 2, [x, tf.Variable(0.0)])
-
-
 @pytest.mark.parametrize(
     ("frames", "rate"), [(0, 0.25), (500, 0.125), (1000, 0.0), (1001, 0.0), (10**9, 0.0)]
 )
@@ -194,7 +126,7 @@ def test_the_rate_falls_in_a_line_and_stays_at_zero(frames, rate):
     own=st.none() | st.floats(1e-6, 1.0),
     share=st.floats(0.0, 1.5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_scheduled_rates_are_those_of_numpy(kind, rate, end, power, own, share):
     """An optimizer with a rate of its own ends at the same share of it as the others."""
     config = Config(
@@ -209,12 +141,3 @@ def test_scheduled_rates_are_those_of_numpy(kind, rate, end, power, own, share):
     left = 1.0 if kind == "constant" else max(0.0, 1.0 - share) ** exponent
     first, last = (rate, end) if own is None else (own, end * own / rate)
     assert found == pytest.approx(last + (first - last) * left, rel=1e-5, abs=1e-9)
-
-
-@pytest.mark.parametrize("frames", [0, 123_457, 999_999, 2_000_000])
-def test_the_default_schedule_is_the_linear_decay_of_runs_that_exist(frames):
-    config = Config(learning_rate=0.0008)
-    context = tf.constant(frames, tf.float32), tf.constant(1e6)
-    assert float(optimizers.scheduled_rate(config, *context)) == float(
-        optimizers.linear_decay(0.0008, *context)
-    )

@@ -64,7 +64,7 @@ def anew():
     return begin
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(SCALES, min_size=1, max_size=6), st.integers(0, 2**32 - 1))
 def test_a_rescale_leaves_all_values_unchanged_to_1e4_of_their_unit(anew, batches, seed):
     """However far the new targets are from all before; the unit is the larger deviation."""
@@ -78,16 +78,6 @@ def test_a_rescale_leaves_all_values_unchanged_to_1e4_of_their_unit(anew, batche
         # Numbers of this size are no more exact than that in float32, however they are made.
         size = 1e-6 * np.abs(before).max()
         assert np.abs(after - before).max() <= max(1e-4 * max(units), size)
-
-
-def test_a_thousand_rescales_of_growing_targets_do_not_add_up(anew):
-    rng, (head, unit, learn) = np.random.default_rng(2), anew()
-    before = np.float64(unit.values(head(FEATURES)))
-    for i in range(1000):
-        learn(np.float32(rng.normal(i, 1 + i / 10, (20, 4))))
-    after = np.float64(unit.values(head(FEATURES)))
-    assert known(unit)[1] > 50
-    np.testing.assert_allclose(after, before, atol=1e-4 * known(unit)[1])
 
 
 @pytest.mark.parametrize(("mean", "deviation"), [(0, 1), (-70, 3e5), (1e7, 1e6), (0.02, 0.003)])
@@ -127,80 +117,40 @@ def test_targets_that_hardly_differ_are_not_magnified():
     assert deviation >= value_units.LEAST_SHARE * mean * 0.999
 
 
-def test_a_batch_without_live_transitions_changes_nothing():
-    head, unit = made()
-    before = head.w.numpy(), head.b.numpy()
-    see(unit, np.full([2, 2], 7.0), tf.zeros([2, 2], tf.bool))
-    assert known(unit) == [0, 1]
-    np.testing.assert_array_equal(head.w, before[0])
-    np.testing.assert_array_equal(head.b, before[1])
-
-
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_targets_that_are_not_finite_on_one_learner_change_nothing_on_any(wrong):
-    heads = [made() for _ in range(2)]
+@pytest.mark.parametrize("wrong", [np.nan, None])
+def test_targets_that_are_not_finite_on_one_learner_or_not_live_change_nothing_on_any(wrong):
+    heads = [made(), made()]
 
     def learn(joined):
-        head, unit = heads[joined.rank]
-        targets = np.ones([2, 3])
-        see(unit, targets, exchange=GradientReducer(joined, Config()))
-        kept = [v.numpy() for v in (head.w, head.b, *unit.learning, *unit.acting)]
-        targets[1, 1] = wrong if joined.rank else 2.0
-        see(unit, targets, exchange=GradientReducer(joined, Config()))
-        return kept, [v.numpy() for v in (head.w, head.b, *unit.learning, *unit.acting)]
+        (head, unit), targets = heads[joined.rank], np.ones([2, 3])
+        exchange = GradientReducer(joined, Config())
+        see(unit, targets, exchange=exchange)
+        variables = (head.w, head.b), unit.learning, unit.acting
+        kept, targets[1, 1] = in_threads.arrays(*variables), 2.0
+        if wrong is None:
+            see(unit, targets, tf.zeros([2, 3], tf.bool), exchange)
+        else:
+            targets[1, 1] = wrong if joined.rank else 2.0
+            see(unit, targets, exchange=exchange)
+        return kept, in_threads.arrays(*variables)
 
     for kept, after in in_threads.together(2, learn):
-        for one, other in zip(kept, after, strict=True):
-            np.testing.assert_array_equal(one, other)
+        in_threads.assert_close(kept, after, 0, 0)
 
 
-@pytest.mark.parametrize("learners", [2, 3])
-def test_learners_hold_the_bits_of_each_other_and_the_moments_of_one_with_all_targets(learners):
+def test_learners_hold_the_bits_of_each_other_and_the_moments_of_one_with_all_targets():
     rng = np.random.default_rng(5)
     batches = rng.normal(1e5, rng.uniform(1, 1e4, (4, 1, 1)), (4, 10, 6))
+    heads = {(size, rank): made() for size in (1, 3) for rank in range(size)}
 
-    def learn(joined, heads):
-        head, unit = heads[joined.rank]
+    def learn(joined):
+        head, unit = heads[joined.size, joined.rank]
         exchange = GradientReducer(joined, Config())
         for batch in batches:
-            see(unit, np.array_split(batch, joined.size, 1)[joined.rank], exchange=exchange)
-        return [v.numpy() for v in (head.w, head.b, *unit.learning, *unit.acting)]
+            see(unit, batch[:, in_threads.share_of(joined, 6)], exchange=exchange)
+        return in_threads.arrays((head.w, head.b), unit.learning, unit.acting)
 
-    def together(size):
-        heads = [made() for _ in range(size)]
-        return in_threads.together(size, lambda joined: learn(joined, heads))
-
-    (one,), several = together(1), together(learners)
-    for each in several:
-        for ours, first, theirs in zip(each, several[0], one, strict=True):
-            np.testing.assert_array_equal(ours, first)
-            np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-
-
-def test_it_learns_targets_of_any_size_alike():
-    """The outputs, and so the steps of training, do not depend on the rewards' unit."""
-    rng = np.random.default_rng(6)
-    truth = rng.normal(0, 1, (50, 1)).astype(np.float32)
-    trained = []
-    for scale in (1, 1e6):
-        head, unit = made()
-        head.w.assign(tf.zeros_like(head.w))
-        head.b.assign([0])
-
-        @tf.function(autograph=False)
-        def learn(head=head, unit=unit, targets=scale * (5 + truth)):
-            see(unit, targets)
-            with tf.GradientTape() as tape:
-                found = value_units.errors(unit.values(head(FEATURES)), targets)
-                loss = tf.reduce_mean(found) / unit.squared()
-            for variable, slope in zip(
-                (head.w, head.b), tape.gradient(loss, [head.w, head.b]), strict=True
-            ):
-                variable.assign_sub(0.1 * slope)
-            return loss
-
-        for _ in range(100):
-            loss = learn()
-        trained.append((float(loss), np.array(unit.values(head(FEATURES))) / scale))
-    np.testing.assert_allclose(*[loss for loss, _ in trained], rtol=1e-3)
-    np.testing.assert_allclose(trained[1][1], trained[0][1], atol=1e-3)
+    first, *others = in_threads.together(3, learn)
+    for each in others:
+        in_threads.assert_close(each, first, 0, 0)
+    in_threads.assert_close(first, in_threads.together(1, learn)[0], 1e-6, 0)

@@ -30,8 +30,7 @@ def _everything(draws, copies=1):
     )
 
 
-@pytest.mark.parametrize("copies", [1, 3])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("size", "copies"), [(2, 1), (4, 3)])
 def test_learners_with_a_share_of_the_columns_draw_what_one_with_all_draws(size, copies):
     levels, offsets, noise = _everything(_of(0, 1, copies=copies), copies)
     each = [_everything(_of(rank, size, copies=copies), copies) for rank in range(size)]

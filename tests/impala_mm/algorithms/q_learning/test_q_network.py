@@ -5,10 +5,9 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.algorithms.interface import entry_spec
-from impala_mm.algorithms.q_learning.draws import Acting, Calm, Trained
+from impala_mm.algorithms.q_learning.draws import Acting, Calm
 from impala_mm.algorithms.q_learning.network import QNetwork
 from impala_mm.algorithms.q_learning.settings import QLearningSettings
-from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.make import level_spec
 
 T, B = 5, 3
@@ -41,9 +40,15 @@ def _network(name="MLPAgent", **settings):
     return QNetwork(QLearningSettings(agent_name=name, precision="float32", **settings), MEMORY)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["MLPAgent", "MLPLSTMAgent"])
-@pytest.mark.parametrize("burn_in", [0, 2])
+@pytest.mark.parametrize(
+    ("name", "burn_in", "kind"),
+    [
+        ("MLPAgent", 0, "none"),
+        ("MLPAgent", 2, "categorical"),
+        ("MLPLSTMAgent", 0, "categorical"),
+        ("MLPLSTMAgent", 2, "quantiles"),
+    ],
+)
 def test_an_unroll_is_read_as_its_steps_are(name, burn_in, kind):
     network = _network(name, duelling=True, noisy=True, **KINDS[kind])
     assert network.short_memory == ("" if name == "MLPLSTMAgent" else "nothing")
@@ -66,26 +71,6 @@ def test_no_gradient_passes_through_the_burn_in():
     gradient = tape.gradient(values, entries.observation).numpy()
     assert not gradient[:2].any()
     assert gradient[2:].any()
-
-
-@pytest.mark.parametrize("units", [0, 6])
-@pytest.mark.parametrize("kind", KINDS)
-def test_duelling_advantages_have_the_mean_0(kind, units):
-    network = _network(duelling=True, duelling_units=units, **KINDS[kind])
-    entries, state = _entries(), network.initial_state(B)
-
-    def numbers():
-        return network.unroll(entries, state, Calm(), 5).numbers.numpy()
-
-    def bias(part):
-        return next(v for v in network.trainable_variables if v.name.endswith(f"{part}/b:0"))
-
-    before = numbers()
-    bias("value").assign_add(tf.fill(bias("value").shape, 2.0))
-    after = numbers()
-    np.testing.assert_allclose(after, before + 2.0, atol=1e-5)
-    bias("advantages").assign_add(tf.fill(bias("advantages").shape, 5.0))
-    np.testing.assert_allclose(numbers(), after, atol=1e-5)
 
 
 @pytest.mark.parametrize("noisy", [False, True])
@@ -112,16 +97,14 @@ def test_both_parts_of_a_duelling_network_have_a_hidden_layer_of_their_own(noisy
     np.testing.assert_allclose(found[0, ..., 0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_quantile_depends_on_its_level_and_on_no_other():
-    network = _network(**KINDS["quantiles"], num_policy_quantiles=4)
+def test_categorical_advantages_have_the_mean_0():
+    network = _network(duelling=True, **KINDS["categorical"])
     entries, state = _entries(), network.initial_state(B)
-    few, many = (network.unroll(entries, state, Calm(), n) for n in (2, 6))
-    assert many.numbers.shape == (T, B, MEMORY.num_actions, 6)
-    np.testing.assert_allclose(few.levels[0, 0], [0.25, 0.75])
-    np.testing.assert_allclose(many.levels[0, 0, 1::3], [0.25, 0.75])
-    np.testing.assert_allclose(many.numbers[..., 1::3], few.numbers, atol=1e-6)
-    assert np.ptp(many.numbers, axis=-1).min() > 1e-4
-    np.testing.assert_allclose(few.mean, many.mean, atol=1e-6)  # of num_policy_quantiles
+    before = network.unroll(entries, state, Calm(), 5).numbers.numpy()
+    network._value.b.assign_add(tf.fill(network._value.b.shape, 2.0))
+    network._advantages.b.assign_add(tf.fill(network._advantages.b.shape, 5.0))
+    after = network.unroll(entries, state, Calm(), 5).numbers
+    np.testing.assert_allclose(after, before + 2.0, atol=1e-5)
 
 
 @pytest.mark.parametrize("duelling", [False, True])
@@ -144,8 +127,11 @@ def test_quantiles_are_those_of_implicit_quantile_networks(duelling):
     if duelling:
         value = (psi * phi) @ w["value"] + b["value"]
         quantiles += value - quantiles.mean(-1, keepdims=True)
-    found = network.unroll(entries, state, Calm(), 3).numbers
-    np.testing.assert_allclose(found[0, 0], quantiles.T, rtol=1e-4, atol=1e-5)
+    found = network.unroll(entries, state, Calm(), 3)
+    np.testing.assert_allclose(found.levels[0, 0], taus)
+    np.testing.assert_allclose(found.numbers[0, 0], quantiles.T, rtol=1e-4, atol=1e-5)
+    fewer = network.unroll(entries, state, Calm(), 2)
+    np.testing.assert_allclose(found.mean, fewer.mean, atol=1e-6)  # of num_policy_quantiles
 
 
 def test_acting_has_noise_of_its_own_in_each_environment_and_none_where_it_is_greedy():
@@ -162,18 +148,3 @@ def test_acting_has_noise_of_its_own_in_each_environment_and_none_where_it_is_gr
     np.testing.assert_allclose(values[n // 2 :], calm[n // 2 :], atol=1e-5)
     assert len(np.unique(values[: n // 2, 0])) == n // 2
     assert np.abs(values[: n // 2].mean(0) - calm[0]).max() < 0.3 * values[: n // 2].std(0).max()
-
-
-def test_an_update_has_one_noise_for_its_batch_and_another_one_in_the_next():
-    network = _network(noisy=True)
-    entries = tf.nest.map_structure(lambda x: tf.repeat(x[:, :1], B, 1), _entries())
-
-    def values(update, use):
-        draws = Trained(SingleLearner(), 1, tf.constant(update, tf.int64), use, B, 1)
-        return network.unroll(entries, network.initial_state(B), draws, 1).mean.numpy()
-
-    first = values(0, 0)
-    np.testing.assert_allclose(first, np.repeat(first[:, :1], B, 1), atol=1e-6)
-    np.testing.assert_array_equal(first, values(0, 0))
-    for other in (values(1, 0), values(0, 1)):
-        assert np.abs(first - other).max() > 1e-2

@@ -1,4 +1,4 @@
-"""The mathematics of Q-learning against loops in NumPy, in float64."""
+"""The mathematics of Q-learning against loops in NumPy, in float64; shares of random actions."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,14 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from impala_mm.algorithms.interface import EnvironmentNumber
+from impala_mm.algorithms.q_learning import epsilon
 from impala_mm.algorithms.q_learning import values as q_values
 from impala_mm.algorithms.q_learning.value_distributions import Outcomes
 from impala_mm.algorithms.q_learning.values import Rule
 from impala_mm.data.trajectory import Entry
 
-T, B, GAMMA = 9, 60, 0.9
+T, B, GAMMA = 9, 30, 0.9
 
 
 def _entries():
@@ -70,22 +72,26 @@ def _expected(future, e, weight, rule):
     return targets, entries
 
 
-@pytest.mark.parametrize("outcomes", [1, 4])
 @pytest.mark.parametrize(
-    "rule", [Rule(GAMMA), Rule(GAMMA, 3), Rule(GAMMA, 20), Rule(GAMMA, 5, 1e-3)]
+    ("rule", "outcomes"),
+    [(Rule(GAMMA), 1), (Rule(GAMMA, 3), 4), (Rule(GAMMA, 20), 1), (Rule(GAMMA, 5, 1e-3), 4)],
 )
 def test_targets_are_those_of_loops(rule, outcomes):
     random, e = np.random.default_rng(4), _entries()
-    future = random.normal(size=[T + 1, B, outcomes]) * 3
+    future = tf.constant(random.normal(size=[T + 1, B, outcomes]) * 3)
     probabilities = random.dirichlet(np.ones(outcomes), [T + 1, B])
     weight = random.uniform(0.1, 1.0, B).astype(np.float32)
     weight[:3] = 0
-    found, live = q_values.find_targets(
-        Outcomes(tf.constant(future), tf.constant(probabilities)),
-        tf.nest.map_structure(tf.constant, e),
-        tf.constant(weight),
-        rule,
-    )
+    with tf.GradientTape() as tape:
+        tape.watch(future)
+        found, live = q_values.find_targets(
+            Outcomes(future, tf.constant(probabilities)),
+            tf.nest.map_structure(tf.constant, e),
+            tf.constant(weight),
+            rule,
+        )
+    assert tape.gradient(found, future) is None
+    future = future.numpy()
     np.testing.assert_array_equal(live, ~e.first[1:] & (weight > 0))
     assert 0.1 < (~live.numpy()).mean() < 0.5
     played = live.numpy()
@@ -96,15 +102,6 @@ def test_targets_are_those_of_loops(rule, outcomes):
     np.testing.assert_allclose(
         found.probabilities[followed], probabilities[entries, np.arange(B)][followed]
     )
-
-
-def test_targets_have_no_gradient():
-    e = tf.nest.map_structure(tf.constant, _entries())
-    future = tf.random.normal([T + 1, B, 3], dtype=tf.float64)
-    with tf.GradientTape() as tape:
-        tape.watch(future)
-        found, _ = q_values.find_targets(Outcomes(future, future), e, tf.ones([B]), Rule(GAMMA, 2))
-    assert tape.gradient(found, future) is None
 
 
 def test_copies_side_by_side_are_averaged_or_mixed():
@@ -121,7 +118,7 @@ def test_copies_side_by_side_are_averaged_or_mixed():
 @pytest.mark.parametrize("epsilon", [1e-3, 1e-2, 1.0])
 def test_rescaling_is_undone_to_1e_6_of_any_value(epsilon):
     random = np.random.default_rng(5)
-    x = np.concatenate([[0.0], *(random.normal(size=2000) * 10.0**k for k in range(-8, 9))])
+    x = np.concatenate([[0.0], *(random.normal(size=500) * 10.0**k for k in range(-8, 9))])
     y = q_values.rescale(tf.constant(x), epsilon)
     np.testing.assert_allclose(y, _h(x, epsilon), rtol=1e-9, atol=1e-15)
     np.testing.assert_allclose(q_values.restore(y, epsilon), x, rtol=1e-9, atol=0)
@@ -145,3 +142,33 @@ def test_a_priority_mixes_the_largest_size_and_the_mean_of_the_live_ones():
     found = q_values.priorities(sizes, live, 0.9)
     expected = [0.9 * 4 + 0.1 * 2.5, 0.0, 0.9 * 0.5 + 0.1 * 0.5 / 3]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("count", [2, 5, 32])
+def test_the_ladder_is_that_of_r2d2(count):
+    among = EnvironmentNumber(tf.range(count), tf.constant(count))
+    expected = 0.4 ** np.linspace(1, 8, count)
+    np.testing.assert_allclose(epsilon.of_ladder(among, 0.4), expected, rtol=1e-5)
+
+
+def test_a_single_environment_has_the_middle_of_the_ladder():
+    alone = EnvironmentNumber(tf.zeros([2], tf.int32), tf.constant(1))
+    np.testing.assert_allclose(epsilon.of_ladder(alone, 0.4), 0.4**4.5, rtol=1e-5)
+
+
+def test_the_share_falls_in_a_line_and_stays():
+    found = [epsilon.decayed(tf.constant(f), 1.0, 0.2, 100.0) for f in (0.0, 50.0, 100.0, 1e6)]
+    np.testing.assert_allclose(found, [1.0, 0.6, 0.2, 0.2], rtol=1e-6)
+    assert float(epsilon.decayed(tf.constant(0.0), 1.0, 0.2, 0.0)) == pytest.approx(0.2)
+
+
+def test_random_actions_have_their_share_and_respect_masks():
+    tf.random.set_seed(1)
+    n = 20_000
+    values = tf.tile([[0.0, 3.0, 1.0, 2.0]], [n, 1])
+    mask = tf.tile([[True, False, True, True]], [n, 1])
+    shares = tf.repeat([0.0, 0.6], n // 2)
+    found = epsilon.choose(values, mask, shares).numpy()
+    assert (found[: n // 2] == 3).all(), "the best that is allowed"
+    counts = np.bincount(found[n // 2 :], minlength=4) / (n // 2)
+    np.testing.assert_allclose(counts, [0.2, 0.0, 0.2, 0.6], atol=0.02)

@@ -4,30 +4,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Context, EnvironmentNumber
 from impala_mm.algorithms.q_learning import draws as q_draws
 from impala_mm.algorithms.q_learning import values as q_values
 from impala_mm.algorithms.q_learning.value_distributions import Outcomes
-from impala_mm.config import command_line
-from impala_mm.config.settings import Config
 from impala_mm.data import batches
-from impala_mm.distributed.gradients import GradientReducer
-from impala_mm.distributed.group import SingleLearner
-from impala_mm.environments.make import level_spec
+from tests.helpers import in_process, in_threads
 
 T, BURN_IN, B = 6, 3, 5
 PROGRESS = Context(tf.constant(300.0), tf.constant(1000.0), tf.constant(0.0))
 
 
 def _made(level="memory", **settings):
-    config = Config.of_algorithm("r2d2")(
-        algorithm="r2d2", level_name=level,
-        **{"unroll_length": T, "n_steps": 2, "burn_in": BURN_IN} | settings,
-    )  # fmt: skip
-    tf.random.set_seed(1)
-    made = registry.make_algorithm(config, level_spec(config.level_name))
-    return made, GradientReducer(SingleLearner(), config)
+    sizes = {"unroll_length": T, "n_steps": 2, "burn_in": BURN_IN}
+    return in_process.made("r2d2", level, **sizes | settings)
 
 
 def _played(algorithm, steps, guide=lambda action: action):
@@ -70,29 +60,28 @@ def _sizes(algorithm, values, future, entries):
 
 
 @pytest.mark.parametrize(
-    ("level", "name"), [("memory", "MLPLSTMAgent"), ("PongNoFrameskip-v4", "ShallowConvLSTMAgent")]
-)
-def test_the_default_network_is_the_recurrent_one_for_the_observations(level, name):
-    algorithm, _ = _made(level)
+    ("level", "flags", "name", "note"),
+    [
+        ("memory", {}, "MLPLSTMAgent", ""),
+        ("PongNoFrameskip-v4", {}, "ShallowConvLSTMAgent", ""),
+        ("memory", {"agent_name": "MLPAgent"}, "MLPAgent", "remembers nothing: --burn_in=3"),
+        ("memory", {"agent_name": "MLPAgent", "burn_in": 0}, "MLPAgent", "remembers nothing"),
+        (
+            "PongNoFrameskip-v4", {"agent_name": "ShallowConvAgent"}, "ShallowConvAgent",
+            "remembers nothing but stacked frames: --burn_in=3",
+        ),
+    ],
+)  # fmt: skip
+def test_a_recurrent_network_is_the_default_and_another_one_is_allowed_and_said(
+    level, flags, name, note
+):
+    algorithm, _ = _made(level, **flags)
     assert algorithm.network_name == name
-    assert algorithm.note == ""
-
-
-def test_rewards_are_rescaled_in_values_and_not_clipped_and_the_network_is_a_duelling_one():
-    config = Config.of_algorithm("r2d2")(algorithm="r2d2", level_name="PongNoFrameskip-v4")
+    assert (note in algorithm.note) if note else not algorithm.note
+    assert ("--burn_in=" in algorithm.note) == ("--burn_in=" in note)
+    config = algorithm._config
     assert (config.reward_clipping, config.max_abs_reward) == ("none", float("inf"))
-    assert config.duelling
-    assert config.value_rescaling == 1e-3
-
-
-def test_a_network_without_memory_is_allowed_and_said():
-    algorithm, _ = _made(agent_name="MLPAgent")
-    assert "MLPAgent, which remembers nothing: --burn_in=3 entries" in algorithm.note
-    assert "give --burn_in=0, or leave --agent_name out" in algorithm.note
-    algorithm, _ = _made(agent_name="MLPAgent", burn_in=0)
-    assert algorithm.note == "R2D2 with MLPAgent, which remembers nothing"
-    algorithm, _ = _made("PongNoFrameskip-v4", agent_name="ShallowConvAgent")
-    assert "ShallowConvAgent, which remembers nothing but stacked frames: --burn" in algorithm.note
+    assert (config.duelling, config.value_rescaling) == (True, 1e-3)
 
 
 @pytest.mark.parametrize("guided", [False, True])
@@ -110,34 +99,45 @@ def test_the_first_priorities_are_those_of_the_update_without_its_last_step(guid
     assert np.ptp(found) > 0.01
 
 
-def test_new_unrolls_have_the_largest_priority_where_losses_of_distributions_decide():
-    algorithm, _ = _made(
-        value_distribution="categorical", value_rescaling=0.0, num_atoms=5, v_min=-1.0, v_max=1.0
-    )
-    assert np.isnan(algorithm.first_priorities(*_played(algorithm, T + 1 + BURN_IN))).all()
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {
+            "value_distribution": "categorical", "value_rescaling": 0.0, "num_atoms": 5,
+            "v_min": -1.0, "v_max": 1.0,
+        },
+        {"unroll_length": 1, "n_steps": 1, "burn_in": 0},  # no unroll has a whole step
+    ],
+)  # fmt: skip
+def test_new_unrolls_whose_losses_are_not_known_have_the_largest_priority(flags):
+    algorithm, _ = _made(**flags)
+    steps = algorithm.unroll.length + algorithm.unroll.overlap
+    assert np.isnan(algorithm.first_priorities(*_played(algorithm, steps))).all()
 
 
-def test_unrolls_without_a_whole_step_have_the_largest_priority():
-    algorithm, _ = _made(unroll_length=1, n_steps=1, burn_in=0)
-    assert np.isnan(algorithm.first_priorities(*_played(algorithm, 2))).all()
+def _batch(algorithm):
+    entries, start = _played(algorithm, T + 1 + BURN_IN)
+    batch = batches.zeros(algorithm.unroll, B)._replace(weight=np.ones(B, np.float32))
+    return in_process.tensors(batch._replace(unrolls=entries, start=start))
 
 
 def test_the_steps_after_the_burn_in_are_trained_on_from_the_recorded_state():
     algorithm, exchange = _made(learning_rate=0.01)
-    entries, start = _played(algorithm, T + 1 + BURN_IN)
-    batch = batches.zeros(algorithm.unroll, B)._replace(weight=np.ones(B, np.float32))
-    batch = tf.nest.map_structure(tf.constant, batch._replace(unrolls=entries, start=start))
+    batch = _batch(algorithm)
+    entries, start = batch[:2]
     values, future = (_read(n, entries, start) for n in (algorithm._online, algorithm._target))
     used = tf.nest.map_structure(lambda x: x[BURN_IN:], entries)
     sizes, live = _sizes(algorithm, values, future, used)
     assert sizes.shape == (T, B)
-    before = [v.numpy() for v in algorithm.variables.trained]
+    before = in_threads.arrays(algorithm.variables.trained)
     metrics, priorities = algorithm.update(batch, PROGRESS, exchange)
     half_squares = 0.5 * np.square(sizes)
     assert float(metrics["loss/total"]) == pytest.approx(half_squares.mean(), rel=1e-4)
     np.testing.assert_allclose(priorities, q_values.priorities(sizes, live, 0.9), rtol=1e-4)
-    after = [v.numpy() for v in algorithm.variables.trained]
-    assert any(np.abs(a - b).max() > 0 for a, b in zip(before, after, strict=True))
+    # Adam's first step is the learning rate for each weight whose gradient is far above epsilon.
+    pairs = zip(algorithm.variables.trained, before, strict=True)
+    moved = np.concatenate([np.abs(v.numpy() - was).ravel() for v, was in pairs]) / 0.01
+    assert np.median(moved[moved > 1e-3]) > 0.5, "with an epsilon of 0.001 it is 0.03"
     other = tf.nest.map_structure(lambda x: x + 1.0, start)
     endless = entries._replace(first=tf.zeros_like(entries.first))
     read, again = (_read(algorithm._online, endless, x) for x in (start, other))
@@ -147,9 +147,7 @@ def test_the_steps_after_the_burn_in_are_trained_on_from_the_recorded_state():
 def test_quantiles_of_a_recurrent_network_are_learnt():
     """While it is traced, the length of the network's outputs is not known."""
     algorithm, exchange = _made(value_distribution="quantiles", huber_delta=1.0, learning_rate=0.01)
-    entries, start = _played(algorithm, T + 1 + BURN_IN)
-    batch = batches.zeros(algorithm.unroll, B)._replace(weight=np.ones(B, np.float32))
-    batch = tf.nest.map_structure(tf.constant, batch._replace(unrolls=entries, start=start))
+    batch = _batch(algorithm)
 
     @tf.function(autograph=False)
     def update():
@@ -158,30 +156,3 @@ def test_quantiles_of_a_recurrent_network_are_learnt():
 
     losses = [float(update()) for _ in range(10)]
     assert losses[-1] < losses[0]
-
-
-def test_gradients_of_the_mean_loss_are_far_above_the_optimizers_epsilon():
-    """Adam's first step is the learning rate for each weight, if its gradient is."""
-    algorithm, exchange = _made(learning_rate=0.01)
-    entries, start = _played(algorithm, T + 1 + BURN_IN)
-    batch = batches.zeros(algorithm.unroll, B)._replace(weight=np.ones(B, np.float32))
-    batch = tf.nest.map_structure(tf.constant, batch._replace(unrolls=entries, start=start))
-    before = [v.numpy() for v in algorithm.variables.trained]
-    algorithm.update(batch, PROGRESS, exchange)
-    pairs = zip(algorithm.variables.trained, before, strict=True)
-    moved = np.concatenate([np.abs(v.numpy() - was).ravel() for v, was in pairs]) / 0.01
-    assert np.median(moved[moved > 1e-3]) > 0.5, "with an epsilon of 0.001 it is 0.03"
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["--burn_in=21"], "--burn_in=21 is longer than --unroll_length=20: lower it"),
-        (["--n_steps=21"], "--n_steps=21 is longer than --unroll_length=20, so no target"),
-    ],
-)
-def test_lengths_that_do_not_fit_are_refused_before_anything_starts(capsys, given, said):
-    with pytest.raises(SystemExit) as ended:
-        command_line.parse(["experiment.py", "--algorithm=r2d2", *given], "", Config)
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err

@@ -1,11 +1,14 @@
 """The mathematics of C51 and IQN against loops in NumPy, in float64, and their properties."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from scipy import special
 
 from impala_mm.algorithms.q_learning import value_distributions
 from impala_mm.algorithms.q_learning.value_distributions import (
@@ -16,11 +19,7 @@ from impala_mm.algorithms.q_learning.value_distributions import (
 )
 
 FINITE = st.floats(-1e3, 1e3)
-
-
-def _softmax(x):
-    powers = np.exp(x - x.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
+softmax = partial(special.softmax, axis=-1)
 
 
 def _projected(values, probabilities, atoms):
@@ -41,10 +40,10 @@ def _projected(values, probabilities, atoms):
     size=st.floats(0.1, 100),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_projection_is_that_of_the_published_loop(values, num_atoms, least, size, seed):
     atoms = np.linspace(least, least + size, num_atoms)
-    probabilities = _softmax(np.random.default_rng(seed).normal(size=len(values)))
+    probabilities = special.softmax(np.random.default_rng(seed).normal(size=len(values)))
     found = value_distributions.project(
         Outcomes(tf.constant(values), tf.constant(probabilities)), tf.constant(atoms)
     ).numpy()
@@ -61,17 +60,20 @@ def test_outcomes_at_the_atoms_are_not_changed_also_in_float32():
     numbers = tf.constant(np.random.default_rng(0).normal(size=[40, 51]), tf.float32)
     outcomes = kind.outcomes(numbers)
     found = value_distributions.project(outcomes, tf.constant(atoms, tf.float32))
-    np.testing.assert_allclose(found, _softmax(numbers.numpy()), atol=2e-6)
-    np.testing.assert_allclose(kind.mean(numbers), _softmax(numbers.numpy()) @ atoms, atol=1e-5)
+    np.testing.assert_allclose(found, softmax(numbers), atol=2e-6)
+    np.testing.assert_allclose(kind.mean(numbers), softmax(numbers) @ atoms, atol=1e-5)
     np.testing.assert_allclose(kind.losses(numbers, (), outcomes), 0.0, atol=1e-5)
 
 
 @given(seed=st.integers(0, 2**32 - 1), scale=st.sampled_from([0.1, 3.0, 300.0]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_categorical_loss_is_the_divergence_with_the_gradient_of_the_cross_entropy(seed, scale):
     random = np.random.default_rng(seed)
     atoms, logits = np.linspace(-2, 3, 6), scale * random.normal(size=[4, 6])
-    values, probabilities = random.normal(size=[4, 5]) * 3, _softmax(random.normal(size=[4, 5]))
+    values, probabilities = (
+        random.normal(size=[4, 5]) * 3,
+        softmax(random.normal(size=[4, 5])),
+    )
     numbers = tf.constant(logits)
     with tf.GradientTape() as tape:
         tape.watch(numbers)
@@ -79,12 +81,10 @@ def test_the_categorical_loss_is_the_divergence_with_the_gradient_of_the_cross_e
             numbers, (), Outcomes(tf.constant(values), tf.constant(probabilities))
         )
     goals = np.array([_projected(*row, atoms) for row in zip(values, probabilities, strict=True)])
-    log_probs = logits - logits.max(-1, keepdims=True)
-    log_probs -= np.log(np.exp(log_probs).sum(-1, keepdims=True))
-    safe = np.where(goals > 0, goals, 1)
-    np.testing.assert_allclose(losses, (goals * (np.log(safe) - log_probs)).sum(-1), atol=1e-8)
+    expected = (-special.entr(goals) - goals * special.log_softmax(logits, -1)).sum(-1)
+    np.testing.assert_allclose(losses, expected, atol=1e-8)
     assert (losses.numpy() > -1e-9).all()
-    np.testing.assert_allclose(tape.gradient(losses, numbers), _softmax(logits) - goals, atol=1e-8)
+    np.testing.assert_allclose(tape.gradient(losses, numbers), softmax(logits) - goals, atol=1e-8)
 
 
 def _quantile_loss(quantiles, levels, values, probabilities, delta):
@@ -106,12 +106,15 @@ def _quantile_loss(quantiles, levels, values, probabilities, delta):
     delta=st.sampled_from([0.0, 0.3, 1.0, 5.0]),
     counts=st.tuples(st.integers(1, 7), st.integers(1, 7)),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_quantile_loss_is_that_of_loops(seed, delta, counts):
     random = np.random.default_rng(seed)
     (n, m), rows = counts, 3
     quantiles, levels = random.normal(size=[rows, n]) * 2, random.random([rows, n])
-    values, probabilities = random.normal(size=[rows, m]), _softmax(random.normal(size=[rows, m]))
+    values, probabilities = (
+        random.normal(size=[rows, m]),
+        softmax(random.normal(size=[rows, m])),
+    )
     found = Quantiles(delta).losses(
         *map(tf.constant, (quantiles, levels)),
         Outcomes(tf.constant(values), tf.constant(probabilities)),
@@ -121,21 +124,6 @@ def test_the_quantile_loss_is_that_of_loops(seed, delta, counts):
         for row in zip(quantiles, levels, values, probabilities, strict=True)
     ]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize("delta", [0.0, 0.01])
-def test_the_least_quantile_loss_is_at_the_quantile(delta):
-    values = np.arange(10.0)  # nine tenths are below 8.5 and 0.3 below 2.5
-    outcomes = Outcomes(tf.constant(values[None]), tf.fill([1, 10], tf.constant(0.1, tf.float64)))
-    for level, expected in ((0.25, 2), (0.85, 8)):
-        tried = np.arange(-1, 11, 0.5)
-        losses = [
-            Quantiles(delta).losses(
-                tf.constant([[x]]), tf.constant([[level]], tf.float64), outcomes
-            )
-            for x in tried
-        ]
-        assert tried[np.argmin(np.ravel(losses))] == expected
 
 
 @pytest.mark.parametrize("delta", [1.0, np.inf])
@@ -155,8 +143,3 @@ def test_the_outcomes_of_each_kind_have_its_mean(kind):
     outcomes = made.outcomes(numbers)
     np.testing.assert_allclose(outcomes.mean(), made.mean(numbers), rtol=1e-9)
     np.testing.assert_allclose(tf.reduce_sum(outcomes.probabilities, -1), 1.0)
-
-
-def test_another_kind_is_refused():
-    with pytest.raises(ValueError, match="'gaussian' is none of none, categorical, quantiles"):
-        value_distributions.make("gaussian", 1.0)
