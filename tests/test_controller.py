@@ -6,7 +6,6 @@ The processes are stand-ins for experiment.py; sshd, mpirun and the supervisors 
 import os
 import re
 import signal
-from pathlib import Path
 
 import pytest
 from far_cluster import FarCluster
@@ -155,35 +154,3 @@ def test_a_controller_ends_with_a_run_that_ends_by_itself(far):
     assert "learners on 10.77.1.11 failed: it was killed" in _log(far)
     assert far.status()["controller"] is None
     assert far.run("--stop")[0] == 0
-
-
-@needs_horovod
-def test_a_host_that_was_lost_before_the_controller_came_is_taken_back_by_it(far):
-    lan = far.lan
-    flags = ("--restart_learners", "--lost_secs=10", "--rejoin_secs=5")
-    frontend = far.start(far.of(LEARNERS, ["actor1"]), *flags)
-    frontend.until(r"\nup\n", 60)
-    far.until_all("running")
-    former = lan.learner2.pids("--job_name=learner --token")
-    lan.learner2.cut()
-    _kill(lan.learner1, "launcher.supervise.mpi_agent ")  # instead of a minute until TCP gives up
-    said = "10.77.1.12 stays unreachable: restarting the learners on 10.77.1.11 from the last"
-    frontend.until(said, 120)
-    alone = until(lambda: lan.learner1.pids("--job_name=learner --token"), 60)
-    far.until_all("running")
-    frontend.process.send_signal(signal.SIGHUP)
-    assert frontend.wait(20) == 0
-    code, printed = far.run("--attach", "--detach", *flags, timeout=120)
-    assert code == 0, printed
-    assert re.search(r"controller: process \d+ on ", printed)
-    lan.learner2.restore()
-    until(lambda: "10.77.1.12 answers again" in _log(far), 120)
-    until(lambda: "saving, to restart the learners on 10.77.1.11, 10.77.1.12" in _log(far), 60)
-    again = until(lambda: set(lan.learner2.pids("--job_name=learner --token")) - set(former), 90)
-    until(lambda: set(lan.learner1.pids("--job_name=learner --token")) - set(alone), 60)
-    command = Path(f"/proc/{again.pop()}/cmdline").read_text()
-    assert "--learner_hosts=10.77.1.11:8001,10.77.1.12:" in command
-    far.until_all("running")
-    code, printed = far.run("--stop")
-    assert code == 0, printed
-    assert far.left() == {}, printed

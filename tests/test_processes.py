@@ -39,12 +39,6 @@ _MEASURED = set(
 )
 
 
-def _shares(rows):
-    """Return the sums of the shares of the learner's time, for rows that have them."""
-    timed = [row for row in rows if "wait_share" in row]
-    return [row["wait_share"] + row["train_share"] + row["rest_share"] for row in timed]
-
-
 def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, tmp_path_factory):
     """One command without limits stops at the level's own threshold, 0.9 over 100 games."""
     port, leftovers = free_port(), tmp_path_factory.mktemp("leftovers")
@@ -67,8 +61,9 @@ def test_catch_is_learnt_in_under_a_minute_and_the_run_ends_by_itself(tmp_path, 
     assert f"mean return {rows[-1]['episode_return']:.2f}" in printed
     # A fast machine writes two or three rows, of which the first has no shares.
     assert set().union(*rows) >= _MEASURED
-    shares = _shares(rows)
-    assert len(shares) >= 1
+    timed = [row for row in rows if "wait_share" in row]
+    shares = [row["wait_share"] + row["train_share"] + row["rest_share"] for row in timed]
+    assert shares
     assert shares == pytest.approx([1] * len(shares), abs=0.02)
     assert list((tmp_path / "events").glob("events*"))
     told = [row for row in rows if "actor/acting_share" in row]
@@ -169,15 +164,9 @@ def test_an_actor_that_does_not_belong_is_refused_with_both_names(by_hand):
     assert "copy its token file to this host" in printed
     learner.until("actor 7 on .* refused")
     learner.until("a caller without the run's token was refused")
-    metrics = by_hand["logdir"] / "metrics.jsonl"
-    until(lambda: metrics.read_text().count('"wait_share"') >= 3, 20)
+    learner.until(r"[1-9][0-9,]* frames \|")
     learner.process.send_signal(signal.SIGINT)
     assert learner.wait(10) == 130
-    rows = read_rows(by_hand["logdir"])
-    assert rows[-2].keys() >= _MEASURED
-    shares = _shares(rows)
-    assert len(shares) >= 2
-    assert shares == pytest.approx([1] * len(shares), abs=0.02)
 
 
 # Modules that no actor needs.

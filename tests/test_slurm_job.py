@@ -12,7 +12,7 @@ import subprocess
 
 import pytest
 from cluster import FRONTEND
-from processes import free_port, needs_horovod
+from processes import free_port, needs_horovod, run
 from supervising import until
 
 needs_slurm = pytest.mark.skipif(
@@ -53,13 +53,8 @@ class Slurm:
         self.folder, self.daemons, self.own = folder, [], set()
         conf = folder / "slurm.conf"
         host = socket.gethostname().split(".")[0]
-        text = _CONF.format(
-            folder=folder,
-            host=host,
-            user=getpass.getuser(),
-            port=free_port(),
-            nodes=",".join(_NODES),
-        )
+        known = {"folder": folder, "host": host, "user": getpass.getuser()}
+        text = _CONF.format(port=free_port(), nodes=",".join(_NODES), **known)
         text += "".join(_NODE.format(name=n, host=host, port=free_port()) for n in _NODES)
         conf.write_text(text)
         self.environment = {
@@ -72,33 +67,18 @@ class Slurm:
 
     def start(self):
         """Start the daemons, and wait until all nodes are idle."""
-        for command in (["slurmctld"], *(["slurmd", "-N", name] for name in _NODES)):
-            daemon = subprocess.Popen(
-                [shutil.which(command[0]), "-D", *command[1:]],
-                env=os.environ | self.environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            self.daemons.append(daemon)
-        until(
-            lambda: self.ask("sinfo", "-h", "-o", "%D %t").split() == [str(len(_NODES)), "idle"], 30
-        )
+        for daemon, *flags in (["slurmctld"], *(["slurmd", "-N", name] for name in _NODES)):
+            command = [shutil.which(daemon), "-D", *flags]
+            how = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
+            how |= {"env": os.environ | self.environment, "start_new_session": True}
+            self.daemons.append(subprocess.Popen(command, **how))
+        idle = f"{len(_NODES)} idle\n"
+        until(lambda: self.ask("sinfo", "-h", "-o", "%D %t") == idle, 30)
         self.own = set(self.processes())
 
     def ask(self, *command, **env):
         """Run a command of Slurm, and return its output."""
-        ran = subprocess.run(
-            command,
-            env=os.environ | self.environment | env,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        return ran.stdout
+        return run(*command, cwd=self.folder, limit=60, **self.environment | env)[1]
 
     def submit(self, script, *options, **env):
         """Submit a job whose learners run on two nodes, and return its number."""
@@ -165,14 +145,8 @@ def _script(folder, *flags, evaluator=False):
     (folder / "workers.csv").write_text("\n".join(rows))
     common = ("--workers_csv_path=workers.csv", "--level_name=catch")
     small = ("--batch_size=4", "--unroll_length=20")
-    ran = subprocess.run(
-        [*FRONTEND, "--emit=slurm", *common, *small, *flags],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return ran.stdout
+    command = [*FRONTEND, "--emit=slurm", *common, *small, *flags]
+    return subprocess.check_output(command, cwd=folder, text=True)
 
 
 @needs_slurm

@@ -3,14 +3,10 @@
 import os
 import shutil
 import signal
-import sys
 
 import pytest
-from processes import free_port
-from rows import read_rows
 from supervising import until
 
-from launcher.supervise.json_files import read_json
 from launcher.supervise.procfs import is_alive
 
 pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="there is no tmux here")
@@ -100,30 +96,3 @@ def test_ctrl_c_twice_in_a_window_stops_an_actor_or_saves_and_stops_the_run(clus
     assert not is_alive(other)
     until(lambda: _windows(cluster) == sorted(f"{name} 1" for name in NAMES))
     until(shows("learners", "-- learners: stopped --"))
-
-
-@pytest.mark.slow
-def test_training_continues_when_windows_the_session_and_the_server_are_killed(cluster):
-    rows = cluster.csv(
-        f"learner,localhost,{free_port()},{sys.executable}", *["actor,localhost,,"] * 2
-    )
-    frontend = cluster.start(rows, "--level_name=catch", "--stop_at_return=2")
-    frontend.until(r"[1-9][\d,]* frames \|", 90)
-    states = [cluster.state / name / "state.json" for name in NAMES]
-    before = [read_json(path)["process"] for path in states]
-    for kill in (
-        lambda: cluster.tmux("kill-window", "-t", "=impala:=actor-0"),
-        lambda: cluster.tmux("kill-window", "-t", "=impala:=learners"),
-        lambda: cluster.tmux("kill-session", "-t", "=impala"),
-        lambda: _kill_server(cluster),
-    ):
-        assert cluster.run("--status")[0] == 0
-        assert len(_windows(cluster)) == 3
-        frames = read_rows(cluster.logdir)[-1]["frames"]
-        kill()
-        until(lambda: read_rows(cluster.logdir)[-1]["frames"] > frames + 1000, 60)  # noqa: B023
-    assert [read_json(path)["process"] for path in states] == before
-    assert {p["restarts"] for p in cluster.status()["processes"]} == {0}
-    assert cluster.run("--stop")[0] == 0
-    assert frontend.wait(60) == 0
-    assert "failed" not in frontend.printed()

@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 
 import dockerfile
@@ -112,15 +111,10 @@ def test_the_actor_s_image_is_built_by_its_own_steps_and_plays(tmp_path):
     beside = tmp_path / "bin"
     beside.mkdir()
     (beside / "python").symlink_to(os.path.realpath(sys.executable))
-    built = subprocess.run(
-        ["sh", "-ec", step.replace("python3.11", here)],
-        cwd=project,
-        env=os.environ | {"PATH": f"{beside}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert built.returncode == 0, built.stdout + built.stderr
+    path = f"{beside}{os.pathsep}{os.environ['PATH']}"
+    step = step.replace("python3.11", here)
+    code, printed = run("sh", "-ec", step, cwd=project, limit=3000, PATH=path)
+    assert code == 0, printed
     python = project / ".venv" / "bin" / "python"
     listed = json.loads(run(python, "-m", "pip", "list", "--format=json")[1])
     names = {package["name"].lower().replace("_", "-") for package in listed}

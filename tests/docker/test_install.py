@@ -11,7 +11,7 @@ from pathlib import Path
 import install
 import package_sets
 import pytest
-from processes import ROOT
+from processes import ROOT, run
 from steps import Problem
 
 
@@ -129,26 +129,6 @@ def test_an_environment_of_another_folder_is_made_anew(tmp_path, monkeypatch, ca
     assert not (venv / "kept").exists(), "TensorFlow for GPUs does not go over that for CPUs"
 
 
-@pytest.mark.slow
-def test_a_missing_index_says_how_to_name_a_mirror(tmp_path, monkeypatch):
-    """uv and pip are real; their index does not answer."""
-    shutil.copy(ROOT / "constraints.lock", tmp_path)
-    monkeypatch.setattr(install, "ROOT", tmp_path)
-    for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("PIP_RETRIES", "0")
-    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    monkeypatch.setenv("PIP_FIND_LINKS", "")
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    install.make_environment(tmp_path / ".venv", "cpu venv")
-    with pytest.raises(Problem, match=r"installing uv failed; the end") as error:
-        install.install_python_packages(tmp_path / ".venv", "single", "cpu", "venv")
-    lines = str(error.value).splitlines()
-    assert "name a mirror (`pip config set global.index-url ADDRESS`)" in lines[-1]
-    assert "`make wheelhouse ROLE=single`" in lines[-1]
-    assert not [line for line in lines if "Retrying" in line]
-
-
 @pytest.mark.parametrize("active", [{}, {"VIRTUAL_ENV": "/foreign", "PYTHONPATH": "/foreign"}])
 def test_a_second_set_up_needs_neither_network_nor_time(active):
     """The environment is that of `make test`; variables of another one change nothing."""
@@ -160,16 +140,10 @@ def test_a_second_set_up_needs_neither_network_nor_time(active):
     before = stamp.read_text()
     # The Python that ran set-up; make's options other than the defaults are not tested.
     python = Path(sys.executable).resolve()
-    finished = subprocess.run(
-        [python, "docker/install.py"],
-        cwd=ROOT,
-        env=os.environ | active | {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert "installing" not in finished.stdout
+    offline = {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1"}
+    code, printed = run(python, "docker/install.py", **active, **offline)
+    assert code == 0, printed
+    assert "installing" not in printed
     assert stamp.read_text() == before
 
 
@@ -220,14 +194,7 @@ def main(argv):
     raise {raised}
 steps.run_program(main, OSError)
 """
-    ran = subprocess.run(
-        [sys.executable, "-c", program, "--flag"],
-        cwd=ROOT / "docker",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", printed)
+    assert run(sys.executable, "-c", program, "--flag", cwd=ROOT / "docker") == (code, printed)
 
 
 def test_one_learner_needs_neither_horovod_nor_other_hosts_nor_tests():
@@ -337,8 +304,6 @@ def test_make_test_and_lint_ask_for_what_was_left_out(tmp_path):
     (tmp_path / "docker").mkdir()
     (tmp_path / "docker" / "install.py").touch()
     for target in ("test", "lint"):
-        ran = subprocess.run(
-            ["make", target], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert ran.returncode == 2
-        assert "LEARNERS=1 leaves out what this needs: 'make setup LEARNERS=all'" in ran.stdout
+        code, printed = run("make", target, cwd=tmp_path)
+        assert code == 2
+        assert "LEARNERS=1 leaves out what this needs: 'make setup LEARNERS=all'" in printed

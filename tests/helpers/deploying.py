@@ -49,14 +49,7 @@ class Project:
         no_caches = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "launcher", self.folder / "launcher", ignore=no_caches)
         (self.folder / "impala_mm" / "config").mkdir(parents=True)
-        for name in (
-            "..__init__",
-            "__init__",
-            "errors",
-            "flags",
-            "messages",
-            "peer_names",
-        ):
+        for name in ("..__init__", "__init__", "errors", "flags", "messages", "peer_names"):
             file = f"impala_mm/config/{name}.py".replace("config/..", "")
             shutil.copy(ROOT / file, self.folder / file)
         self.write("docker/install.py", _SET_UP)

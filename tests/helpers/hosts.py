@@ -21,16 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from host import (
-    NAMESPACES,
-    PROGRAMS,
-    Host,
-    Machine,
-    make_disk,
-    network,
-    router,
-    write_init,
-)
+from host import NAMESPACES, PROGRAMS, Host, Machine, make_disk, network, router, write_init
 
 from impala_mm.runtime import run_token
 

@@ -70,15 +70,6 @@ END_REASONS = {number: f"stopped by {number.name}" for number in EXIT_CODES}
 END_REASONS[signal.SIGUSR1] = "a stop was requested"
 
 
-def by_signal(*quick: signal.Signals) -> pytest.MarkDecorator:
-    """Run a test with each `number` of EXIT_CODES; the `quick` ones are not slow.
-
-    All processes handle signals alike, which `test_lifecycle` tests with each of them.
-    """
-    slow = [pytest.param(each, marks=pytest.mark.slow) for each in set(EXIT_CODES) - set(quick)]
-    return pytest.mark.parametrize("number", [*quick, *slow], ids=lambda number: number.name)
-
-
 def wait(process: subprocess.Popen, seconds: float) -> int:
     """Wait for a process to exit, and return its exit code."""
     deadline = Deadline(seconds)
@@ -143,11 +134,7 @@ class Process:
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._seen = 0
         self.process = self.begun(
-            command,
-            env,
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
+            command, env, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT
         )
         started.append(self)
 

@@ -28,10 +28,7 @@ PPO = {
     "recompute_advantages": True,
 }  # fmt: skip
 # Other ways to average gradients, by case.
-OTHER_WAYS = {
-    "grouped": {"allreduce": "grouped"},
-    "halves": {"gradient_dtype": "float16"},
-}
+OTHER_WAYS = {"grouped": {"allreduce": "grouped"}, "halves": {"gradient_dtype": "float16"}}
 # Arguments of `learn` by case. One learner imitates two or four.
 CASES = {
     "mean": {"loss_reduction": "mean"},

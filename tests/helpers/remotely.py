@@ -68,13 +68,8 @@ class Remote:
         self.events, self.said, self.stop = [], [], threading.Event()
         known = self.identity | {"run_id": "r", "length": algorithm.unroll.length}
         self.server = Server(
-            self.address,
-            HeldAddress(self.address),
-            TOKEN,
-            known,
-            capacity,
-            self.events.append,
-            self.inference,
+            *(self.address, HeldAddress(self.address), TOKEN, known, capacity),
+            *(self.events.append, self.inference),
             rounds=Rounds(columns, self.events.append) if columns else None,
             find_mistake=find_mistake,
         )
@@ -92,14 +87,9 @@ class Remote:
             (make_environments(level, size, seed=seed + sum(sizes[:i])), size)
             for i, size in enumerate(sizes)
         ]
-        arguments = (
-            self.address,
-            self.me(actor) | {"groups": sizes},
-            TOKEN,
-            groups,
-            self.said.append,
-        )
-        self._actors.append(SteppingActor(*arguments, self.stop, Heartbeat(), pack))
+        me = self.me(actor) | {"groups": sizes}
+        arguments = self.address, me, TOKEN, groups, self.said.append, self.stop
+        self._actors.append(SteppingActor(*arguments, Heartbeat(), pack))
         self._actors[-1].start()
         return self._actors[-1]
 

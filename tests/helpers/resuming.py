@@ -17,8 +17,7 @@ from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms import registry
 from impala_mm.algorithms.impala import settings as impala_settings
 from impala_mm.algorithms.interface import defines
-from impala_mm.algorithms.q_learning import settings as dqn_settings
-from impala_mm.algorithms.q_learning import settings as r2d2_settings
+from impala_mm.algorithms.q_learning import settings as q_settings
 from impala_mm.algorithms.sac import settings as sac_settings
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.data.variables import ParameterLayout
@@ -46,8 +45,8 @@ _SAME |= {"total_environment_frames": 1e6, "agent_name": "MLPLSTMAgent"}
 _TARGET = {"target_period": 4, "target_share": 1.0}  # copied at update 8, and not at update 10
 CONFIGS = {
     "impala": impala_settings.ImpalaSettings(**_SAME, target_entropy=0.5, target_kl_mu_pi=0.001),
-    "r2d2": r2d2_settings.R2D2Settings(**_SAME, **_TARGET, algorithm="r2d2", burn_in=4),
-    "dqn": dqn_settings.DQNSettings(
+    "r2d2": q_settings.R2D2Settings(**_SAME, **_TARGET, algorithm="r2d2", burn_in=4),
+    "dqn": q_settings.DQNSettings(
         **_SAME | _TARGET | {"agent_name": "auto"}, algorithm="dqn", noisy=True,
         value_distribution="quantiles",
     ),

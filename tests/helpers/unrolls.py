@@ -13,10 +13,7 @@ from impala_mm.replay.store import unpack
 LENGTH = 4
 _SCALARS = [tf.TensorSpec([], t) for t in (tf.int32, tf.float32, tf.bool, tf.bool)]
 SPEC = UnrollSpec(
-    LENGTH,
-    1,
-    Entry(*_SCALARS, tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.bool), ()),
-    (),
+    LENGTH, 1, Entry(*_SCALARS, tf.TensorSpec([2], tf.float32), tf.TensorSpec([], tf.bool), ()), ()
 )
 CODEC = UnrollCodec(SPEC)
 

@@ -44,7 +44,6 @@ def test_a_flag_has_the_default_of_each_algorithm_its_range_and_its_algorithms()
     facts = _flag("unroll_length").splitlines()[2]
     assert facts.startswith("Default `20`; `128` for ppo, vpg, awr, vmpo; `64` for ppo on Atari")
     assert facts.endswith("; at least 1.")
-    assert "; of dqn, r2d2." in _flag("double_q")
     assert "; of " not in _flag("seed")
     assert "; of sac." in _flag("temperature", text="Weight of the entropy")
     assert "; of awr." in _flag("temperature", text="behaviour cloning")

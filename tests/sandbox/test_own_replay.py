@@ -54,10 +54,9 @@ def test_its_state_is_saved_with_its_unrolls_and_its_options_are_checked(tmp_pat
     assert drawn[0] == drawn[1]
     errors = after.state(np.arange(4))["errors"]
     assert sorted(errors.tolist()) == [2, 3, np.inf, np.inf]
-    with pytest.raises(ValueError, match="ranked's power is 11: it must be a number from 0 to 10"):
-        replay_mix.parse("ranked:1:4:power=11")
-    with pytest.raises(ValueError, match="ranked has no option decay: it has power"):
-        replay_mix.parse("ranked:1:4:decay=1")
+    for wrong in ("power=11", "decay=1"):
+        with pytest.raises(ValueError, match=wrong.partition("=")[0]):
+            replay_mix.parse(f"ranked:1:4:{wrong}")
 
 
 @pytest.mark.slow

@@ -85,6 +85,7 @@ def test_the_page_has_all_that_the_folder_tells_and_loads_nothing(folder):
     assert re.search(r"0000000300 +300 +192,000 +19\.25 +- +- +best", words)
     assert re.search(r"0000000100 +100 +64,000 +1\.50 +- +- +milestone", words)
     assert "--stop_at_return 20 inf" in words
+    assert f"--config='{folder}/settings.json' --logdir='{folder}'" in words
     assert page.loads == []
     assert not re.search(r"https?://(?!www\.w3\.org)|@import|url\(", text)
     static = ROOT / "launcher" / "dashboard" / "static"
@@ -163,21 +164,13 @@ def test_the_sentences_say_what_bound_it_and_whether_it_still_learnt(tmp_path):
     assert bottleneck == ""
 
 
-def test_the_commands_to_go_on_with_are_quoted_for_the_shell(tmp_path):
-    folder = recorded(tmp_path / "a run", "catch", 1, level_name="catch", on_event="echo hi")
-    commands = [command for _, command in summary.next_commands(runs.read_run(folder))]
-    assert commands[0] == (
-        f"python experiment.py --config='{folder}/settings.json' --logdir='{folder}'"
-    )
-
-
 def _curves(text):
     """Return the data of all curves in a page."""
     found = re.findall(r'<div class="curve"><script type="application/json">(.*?)</script>', text)
     return [json.loads(each) for each in found]
 
 
-def test_a_curve_has_its_values_and_a_sentence_for_readers_without_scripts(tmp_path):
+def test_a_curve_has_its_values_bands_and_a_sentence_for_readers_without_scripts(tmp_path):
     write(tmp_path, [row(1000.0 * i, 10.0 * i, value=2.5 * i) for i in range(5)])
     text, _, words = _page(tmp_path)
     of_frames, of_time = (c for c in _curves(text) if c["title"] == "Mean return")
@@ -186,9 +179,6 @@ def test_a_curve_has_its_values_and_a_sentence_for_readers_without_scripts(tmp_p
     assert of_frames["mean"] == [0, 2.5, 5, 7.5, 10]
     assert "low" not in of_frames
     assert words.count("Mean return: 0 at the start, 10 at the end") == 2
-
-
-def test_a_long_curve_has_the_lowest_and_highest_values_of_its_bins():
     x = np.arange(3.0)
     curve = runs.Curve(x, x, x - 1, x + np.array([1.0, np.nan, 1.0]))
     (data,) = _curves(report.render_chart(curve, Panel("a", "a", "</script>", "u"), False))

@@ -59,14 +59,16 @@ export function stateKind(state) {
   return GOOD.has(state) ? "good" : BAD.has(state) ? "bad" : WARN.has(state) ? "warn" : "idle";
 }
 
-/** Return how a process is coloured: one that has just failed is bad, though it is restarted. */
-export function processKind(process) {
-  return hasJustFailed(process) ? "bad" : stateKind(process.state);
+/** Show a state in an element, or these words of it. */
+export function showState(place, label, kind) {
+  if (!place.firstChild) place.append(h("span"));
+  setText(place.firstChild, label);
+  setAttribute(place.firstChild, "class", `state ${kind}`);
 }
 
-/** Return whether a process failed within the last seconds. */
-export function hasJustFailed(process) {
-  return Boolean(process.failure) && Date.now() / 1000 - process.failure.time < RECENT_SECONDS;
+/** Return how a process is coloured: one that failed a moment ago is bad, though it runs again. */
+export function processKind({ state, failure }) {
+  return failure && Date.now() / 1000 - failure.time < RECENT_SECONDS ? "bad" : stateKind(state);
 }
 
 /** Return a time of the clock; of another day with the date. */

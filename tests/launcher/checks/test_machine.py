@@ -1,16 +1,14 @@
 """The checks of one machine, run on this one: what its rows name must exist."""
 
 import dataclasses
-import importlib
 import os
 import sys
 
 import pytest
-from processes import ROOT
 
 from impala_mm.config.registry import Registry
 from launcher.checks import machine, preflight
-from launcher.checks.check import CHECKS, Check, Finding, PlannedRun, Scope, check, failed, passed
+from launcher.checks.check import Check, PlannedRun, Scope, failed, passed
 from launcher.hosts.hosts import Hosts
 from launcher.hosts.ssh_config import Settings
 from launcher.plan.host_environment import local_installation
@@ -140,25 +138,6 @@ def test_a_learners_port_is_tried_where_it_will_listen(host, monkeypatch, bind_a
     monkeypatch.setattr(machine.ports, "check_free", tried.append)
     (found,) = machine.check_ports(host({}, bind_address=bind_address))
     assert (found.ok, tried) == (True, [asked])
-
-
-def test_a_check_of_ones_own_is_one_of_a_host_and_named_by_its_subject(host, monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(ROOT / "sandbox")
-    own_check = importlib.import_module("own_check")
-    only = Registry("check of hosts", {"games": CHECKS["games"]})
-    monkeypatch.setattr(preflight, "CHECKS", only)
-    monkeypatch.setattr(own_check, "FOLDER", str(tmp_path))
-    run = host({}).run
-    files = len(list(tmp_path.iterdir()))
-    assert preflight.check_run(run) == [
-        Finding(True, f"{files} files in {tmp_path}", subject="games")
-    ]
-    monkeypatch.setattr(own_check, "FOLDER", "/no/games")
-    (finding,) = preflight.check_run(run)
-    assert (finding.ok, finding.subject) == (False, "games")
-    assert "/no/games" in finding.message
-    with pytest.raises(ValueError, match="there is a check of hosts GPUs already"):
-        check("GPUs", Scope.RUN)(own_check.check_games)
 
 
 def test_checks_between_hosts_wait_until_all_others_passed(host, monkeypatch):

@@ -48,18 +48,6 @@ def test_a_connection_ends_some_time_after_the_last_page(links):
     assert not _processes(links)
 
 
-def test_a_connection_that_fails_is_tried_again_later(links, monkeypatch):
-    monkeypatch.setattr(host_links, "frontend_command", lambda *_: ["false"])
-    links.keep(["far"])
-    first = _processes(links)["far"]
-    assert first.wait(10) == 1
-    links.keep(["far"])
-    assert _processes(links)["far"] is first
-    links.now[0] += 61
-    links.keep(["far"])
-    assert _processes(links)["far"] is not first
-
-
 def test_a_connection_that_cannot_be_started_is_said_and_tried_again_later(
     links, monkeypatch, capfd
 ):

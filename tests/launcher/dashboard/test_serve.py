@@ -1,11 +1,10 @@
 """The start of a dashboard: its address, its token, its port, and what it does not load."""
 
 import re
-import subprocess
 import sys
 
 import pytest
-from processes import ROOT
+from processes import run
 
 from launcher.dashboard import serve
 from launcher.dashboard.site import Site
@@ -52,7 +51,4 @@ def test_a_dashboard_loads_neither_tensorflow_nor_what_connects_to_hosts():
         "import sys, experiment, launcher.dashboard.serve;"
         "print({m.split('.')[0] for m in sys.modules} & {'tensorflow', 'paramiko', 'numpy'})"
     )
-    printed = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    assert printed == "set()\n"
+    assert run(sys.executable, "-c", program) == (0, "set()\n")

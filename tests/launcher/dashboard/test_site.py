@@ -146,26 +146,15 @@ def test_a_page_is_told_what_status_and_the_rows_have(large, tmp_path):
     assert found["about"]["row"] == large.row(49)
     assert found["about"]["about"]["level_name"] == "PongNoFrameskip-v4"
     assert [run["name"] for run in found["runs"]] == ["night"]
-    assert found["runs"][0]["episode_return"] == large.row(49)["episode_return"]
+    assert found["runs"][0]["policy_lag"] == large.row(49)["policy_lag"]
+    assert found["runs"][0]["settings"]["level_name"] == "PongNoFrameskip-v4"
+    brief = _get(client, f"/run/{key}/history?brief=policy_lag").json
+    lags = [large.row(i)["policy_lag"] for i in range(1, 50)]
+    assert brief["policy_lag"] == pytest.approx(lags, rel=1e-8)
     history = _get(client, f"/run/{key}/history?keys=episode_return").json
     assert history["episode_return"]["mean"] == pytest.approx(
         [large.row(i)["episode_return"] for i in range(1, 50)], rel=1e-8
     )
-
-
-def test_a_page_is_told_what_hosts_use(large, tmp_path):
-    large.write_hosts(1, 4)
-    updates = Updates(tmp_path / "runs")
-    client = Client(Site(updates, TOKEN, False, "night"))
-    key = _key(client)
-    columns = _get(client, f"/run/{key}/hosts").json
-    hosts = {"cores/gpu1", "cores/node1", "memory/gpu1", "memory/node1"}
-    gpus = {"gpu/gpu1/0", "gpu_memory/gpu1/0"}
-    assert columns.keys() == {"time", "frames", "seconds"} | hosts | gpus
-    expected = [large.hosts_row(i) for i in (1, 2, 3)]
-    for name in ("cores/node1", "gpu/gpu1/0"):
-        assert columns[name] == pytest.approx([row[name] for row in expected], rel=1e-8)
-    assert columns["time"] == pytest.approx([row["time"] for row in expected], abs=0.1, rel=0)
 
 
 def test_text_of_a_run_is_sent_as_json_and_never_as_markup(large, client):

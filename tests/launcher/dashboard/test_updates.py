@@ -184,18 +184,6 @@ def test_videos_keep_their_keys_and_those_that_are_gone_are_left_out(large, tmp_
     assert found[1] == before
 
 
-def test_evaluations_are_read_again_only_if_they_have_changed(large, tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr(watched_run.run_contents, "list_videos", lambda f, _: calls.append(f) or [])
-    all_runs = Updates(tmp_path / "runs")
-    (key,) = all_runs.find()
-    for content in ("", "", "{}\n"):
-        if content:
-            (large.logdir / "evaluations.jsonl").write_text(content)
-        all_runs.with_run(key, lambda w: w.describe_events())
-    assert len(calls) == 2
-
-
 def test_a_folder_that_cannot_be_read_hides_no_other_run(large, tmp_path, monkeypatch):
     runs, stat = tmp_path / "runs", os.stat
     (runs / "loop").symlink_to("loop")

@@ -27,14 +27,6 @@ def _rewrite(path, *how):
     subprocess.run(["ssh-keygen", "-qp", *how, "-f", path], check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("kind", ["ed25519", "rsa"])
-def test_a_key_of_the_csv_lets_in(ssh_user, kind):
-    path = ssh_user.key("id", kind)
-    server = ssh_user.sshd(lets_in=[path])
-    connection = ssh_user.enters(server, path)
-    assert says(connection) == "hello"
-
-
 def test_the_key_of_the_csv_comes_first_then_the_configuration_then_the_agent(
     ssh_user, monkeypatch
 ):

@@ -1,17 +1,14 @@
 """SSH to real servers: silent, busy, behind jump hosts; and logins from another machine."""
 
 import os
-import re
 import socket
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from deadlines import within
-from processes import ROOT, free_port
+from processes import free_port
 from ssh_servers import Obedient, saying
 from ssh_user import connect, needs_sshd, says
 from supervising import until
@@ -64,22 +61,12 @@ def test_a_server_that_hangs_up_is_tried_again_for_seconds_then_reported(ssh_use
     log[1].end()
 
 
-def test_a_server_that_sends_nonsense_is_reported_in_one_sentence(ssh_user):
-    program = (
-        "import sys\n"
-        "from launcher.hosts.connection import connect\n"
-        "from launcher.hosts.ssh_config import *\n"
-        "target, settings = Target('127.0.0.1', int(sys.argv[1])), Settings(sys.argv[2])\n"
-        "try:\n"
-        "    connect(find_route(target, settings), settings, '')\n"
-        "except HostUnavailable as error:\n"
-        "    print(error)\n"
-    )
+def test_a_server_that_sends_nonsense_is_reported_in_one_sentence(ssh_user, capfd):
     with saying(b"SSH-2.0-Nonsense\r\n" + b"nonsense" * 9) as port:
-        command = [sys.executable, "-c", program, str(port), ssh_user.config]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert re.fullmatch(rf"127.0.0.1 \(127.0.0.1:{port}\): SSH fails: .+\n", ran.stdout)
-    assert ran.stderr == ""
+        target = Target("127.0.0.1", port)
+        with pytest.raises(HostUnavailable, match=rf"\(127\.0\.0\.1:{port}\): SSH fails: .+"):
+            connect(target, ssh_user.settings)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_hosts_that_cannot_be_reached_are_reported(ssh_user):

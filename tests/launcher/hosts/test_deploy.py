@@ -199,26 +199,6 @@ def test_a_frontend_killed_while_it_copies_leaves_nothing_half_done_and_the_next
     assert lan.actor1.bytes_received() - before < 60_000_000 - size + 10_000_000
 
 
-@pytest.mark.slow
-def test_a_link_cut_while_it_copies_costs_that_host_alone_until_the_next_time(project, lan):
-    _add_what_takes_a_while(project)
-    project.csv(ACTOR1, ACTOR3)
-    first = project.start()
-    first.until("10.77.1.21: copying the project: ")
-    time.sleep(0.3)
-    lan.actor1.cut()
-    first.until(r"10\.77\.1\.21 FAILED: no answer for 12 s", 40)
-    first.until(r'failed {"10\.77\.1\.21": ".*"}', 40)
-    assert (lan.actor3.home / "impala_mm" / "large").exists()
-    there = under(lan.actor1.home / "impala_mm")
-    assert all(name.startswith(".deploying/") for name in there)
-    lan.actor1.restore()
-    failed, printed = project.deploy()
-    assert failed == {}, printed
-    assert (lan.actor1.home / "impala_mm" / "large").stat().st_size == 60_000_000
-    assert not (lan.actor1.home / "impala_mm" / ".deploying").exists()
-
-
 def test_a_full_disk_is_reported_and_does_not_affect_the_others(project, lan):
     lan.actor1.run("mkdir", "/root/small")
     lan.actor1.run("mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", "/root/small")
@@ -334,23 +314,6 @@ def test_the_frontend_starts_nothing_where_a_host_is_not_ready(lan):
     assert ran.stderr.startswith("error: no process was started: --deploy did not succeed")
     assert "10.77.1.21 FAILED: /root/impala_mm has files that were not deployed" in ran.stdout
     assert "10.77.1.11 FAILED: /root/impala_mm: " in ran.stdout
-
-
-@pytest.mark.slow
-def test_a_host_that_reaches_no_package_index_is_told_of_the_wheelhouse(lan):
-    """Its set-up is the real one."""
-    rows = "job,ip,tf_port\nlearner,10.77.1.2,8001\nactor,10.77.1.21,\n"
-    lan.laptop.path("/root/workers.csv").write_text(rows)
-    command = f"{sys.executable} {ROOT}/run_experiment_mm_raw.py --deploy --level_name=catch"
-    ran = lan.laptop.run(
-        *("bash", "-c", f"cd /root; {command} --workers_csv_path=workers.csv"), check=False
-    )
-    assert ran.returncode == 2
-    assert re.search(
-        r"10\.77\.1\.21 FAILED: installing uv failed; .*: ERROR: No matching distribution found "
-        r"for uv==.*; --wheelhouse=FOLDER ",
-        ran.stdout,
-    ), ran.stdout
 
 
 @pytest.fixture(scope="module")

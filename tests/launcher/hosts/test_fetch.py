@@ -107,29 +107,6 @@ def test_two_fetches_at_once_do_not_interfere(lan):
     assert whole(here)
 
 
-@pytest.mark.slow
-def test_a_link_that_is_cut_during_a_fetch_leaves_no_incomplete_checkpoint(lan):
-    here, there = _record(lan), _make(lan)
-    size = 30_000_000
-    save(there / "checkpoints" / "0000000300", os.urandom(size), 3.0)
-    fetching = lan.laptop.start(*_FRONTEND, "--fetch")
-    coming = here / "checkpoints" / ".0000000300.coming" / "variables.data"
-    until(lambda: coming.exists() and coming.stat().st_size > 2_000_000, 30)
-    lan.learner1.cut()
-    assert fetching.wait(60) == 1
-    fetching.until(rf"error: {_LEARNER}: ")
-    came = coming.stat().st_size
-    assert came < size
-    assert not (here / "checkpoints" / "0000000300").exists()
-    assert whole(here)
-    lan.learner1.restore()
-    before = lan.laptop.bytes_received()
-    _fetch(lan)
-    assert lan.laptop.bytes_received() - before < 1.1 * (2 * size - came) + 10_000_000
-    assert (here / "checkpoints" / "0000000300").exists()
-    assert whole(here)
-
-
 _PUSH = f"""
 from pathlib import Path
 from launcher.hosts.fetch import push_folder

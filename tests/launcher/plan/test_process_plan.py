@@ -99,11 +99,6 @@ def test_a_learner_that_is_restarted_keeps_the_port_that_it_chose(addresses, rep
     assert process_plan.chooses_port(known) == (":0" in known)
 
 
-def test_a_learner_without_a_port_chooses_one():
-    processes = _made([_learner(0), _learner(8005), _actor()], LauncherConfig(), {})
-    assert "--learner_hosts=localhost:0,localhost:8005" in processes[0].command
-
-
 def test_an_actor_may_be_given_to_a_learner():
     rows = [_learner(8001), _learner(8002), _actor(learner=1), _actor()]
     _, given_away, taken_in_turn = _made(rows, LauncherConfig(), {})

@@ -10,6 +10,7 @@ import pytest
 from cluster import FRONTEND
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import ROOT, run
 from supervising import until
 
 from launcher.plan import project, slurm
@@ -59,15 +60,10 @@ def told(tmp_path):
     def ask(job, number, rows, flags=None, **config):
         rows = [dataclasses.replace(row, python=row.python or str(python)) for row in rows]
         (logdir / "job.sh").write_text(_script(rows, flags, **config))
-        ran = subprocess.run(
-            ["bash", logdir / "job.sh", job, logdir],
-            env=os.environ | {"SLURM_PROCID": str(number), "OF_USER": "yes"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stderr
-        (program, *arguments), folder, environment = json.loads(ran.stdout)
+        env = {"SLURM_PROCID": str(number), "OF_USER": "yes"}
+        code, printed = run("bash", logdir / "job.sh", job, logdir, **env)
+        assert code == 0, printed
+        (program, *arguments), folder, environment = json.loads(printed)
         assert program == EXPERIMENT
         return dict(a.removeprefix("--").split("=", 1) for a in arguments), folder, environment
 
@@ -173,7 +169,7 @@ def test_every_process_has_what_its_row_says(told, tmp_path):
     assert folder == str(tmp_path)
     assert (environment["MADE"], environment["A"]) == ("by set up", "b 'c")
     assert environment["OF_USER"] == "yes"
-    assert told("learner", 0, rows)[1] == os.getcwd()
+    assert told("learner", 0, rows)[1] == str(ROOT)
 
 
 def test_an_actor_has_its_own_number_wherever_it_runs(tmp_path):
@@ -187,16 +183,11 @@ def test_an_actor_has_its_own_number_wherever_it_runs(tmp_path):
     rows = [dataclasses.replace(row, python=str(python)) for row in rows]
     (tmp_path / "job.sh").write_text(_script(rows, {"seed": "7"}))
     for number, own in enumerate(("--num_envs=4", "--num_envs=4", "--learner=0")):
-        ran = subprocess.run(
-            ["bash", tmp_path / "job.sh", "actor", tmp_path],
-            env=os.environ | {"SLURM_PROCID": str(number), "SLURMD_NODENAME": "n7"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        env = {"SLURM_PROCID": str(number), "SLURMD_NODENAME": "n7"}
+        code, printed = run("bash", tmp_path / "job.sh", "actor", tmp_path, **env)
         log = tmp_path / f"actor-{number}.log"
-        assert ran.returncode == 2
-        assert f"actor {number} on n7 exited with code 2; " in ran.stdout
+        assert code == 2
+        assert f"actor {number} on n7 exited with code 2; " in printed
         assert log.read_text() == (
             f"{EXPERIMENT} --seed=7 --job_name=actor {own} --learner_hosts=a:1 "
             f"--logdir={tmp_path} --token_file={tmp_path}/slurm/token --task={number}\n"

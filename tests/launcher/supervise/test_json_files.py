@@ -44,17 +44,6 @@ def test_a_file_that_was_written_a_moment_ago_is_parsed_again(read):
     assert read() == {"number": 2}
 
 
-def test_damaged_content_is_parsed_again(read):
-    path, read, _ = read
-    path.write_text('{"number": 1]')
-    _age(path)
-    about = path.stat()
-    assert read() == {}
-    path.write_text('{"number": 1}')
-    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
-    assert read() == {"number": 1}
-
-
 class _Inner(NamedTuple):
     lines: tuple[str, ...] = ()
     code: int = 1

@@ -350,13 +350,9 @@ def test_it_imports_nothing_but_pythons_own_library():
         "import sys, launcher.supervise.supervisor, launcher.supervise.agent_main; "
         "print(*sorted({n.split(chr(46))[0] for n in sys.modules}))"
     )
-    ran = subprocess.run(
-        [sys.executable, "-ES", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {program}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert set(ran.stdout.split()) <= {*sys.stdlib_module_names, "launcher", "__main__"}
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {program}"
+    printed = subprocess.check_output([sys.executable, "-ES", "-c", program], text=True)
+    assert set(printed.split()) <= {*sys.stdlib_module_names, "launcher", "__main__"}
 
 
 def test_the_last_words_are_the_first_traceback_without_what_others_say_after_it():
