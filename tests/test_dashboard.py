@@ -486,6 +486,7 @@ def test_the_card_of_actors_the_hosts_and_the_table_agree_while_an_actor_is_dead
     with _training(logdir), shown(f"--logdir={logdir}", program="experiment.py") as dashboard:
         page = browser.open(f"{dashboard.address}#/", f"{RUNS} a")
         page.click(f"{RUNS} a")
+        page.wait_for_selector(f"{ROW}[data-name=actor-1]")
         wait_until(lambda: page.evaluate(_RUNNING) == [2, 3, 3, 3], 30, "all are running")
         seen = []
 
