@@ -81,7 +81,7 @@ def test_two_runs_of_one_csv_that_start_in_the_same_second_both_train(cluster):
 
 
 @needs_horovod
-def test_crashed_learners_and_those_of_a_killed_supervisor_resume_while_actors_wait(cluster):
+def test_crashed_learners_resume_while_actors_wait_and_so_do_those_of_a_killed_supervisor(cluster):
     rows = cluster.csv(
         *[f"learner,localhost,{free_port()}," for _ in range(2)], *["actor,localhost,,"] * 2
     )
@@ -98,12 +98,12 @@ def test_crashed_learners_and_those_of_a_killed_supervisor_resume_while_actors_w
     frontend.until(r"learners on localhost failed: .*\n(.*\n)*  it will be restarted in 0.5 s", 20)
     frontend.until(r"resumed at [1-9][\d,]* frames", 60)
     frontend.until(r"checkpoint at update", 60)
+    assert [read_json(path)["process"] for path in actors] == before
     os.kill(read_json(state)["supervisor"][0], signal.SIGKILL)
     frontend.until("the learners on this machine are not running any more: restarting", 20)
     frontend.until(r"resumed at [1-9][\d,]* frames", 90)
     frontend.until(r"checkpoint at update", 90)
     until(lambda: {p["state"] for p in cluster.status()["processes"]} == {"running"}, 30)
-    assert [read_json(path)["process"] for path in actors] == before
     frontend.interrupt()
     last = read_rows(cluster.logdir)[-1]
     newest = sorted((cluster.logdir / "checkpoints").iterdir())[-1]

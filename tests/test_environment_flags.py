@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 
@@ -31,12 +30,6 @@ def _run(program, *arguments, code=0):
     return ran.stdout + ran.stderr
 
 
-def _csv(folder):
-    file = folder / "workers.csv"
-    file.write_text("job,ip\nlearner,localhost\nactor,localhost\n")
-    return f"--workers_csv_path={file}"
-
-
 @pytest.mark.slow
 def test_a_run_records_them_is_told_of_others_and_is_evaluated_and_exported_with_them(tmp_path):
     logdir = tmp_path / "run"
@@ -57,17 +50,11 @@ def test_a_run_records_them_is_told_of_others_and_is_evaluated_and_exported_with
 
 
 @pytest.mark.slow
-def test_the_frontend_passes_them_to_the_processes_of_a_csv(tmp_path):
-    said = _run("run_experiment_mm_raw.py", *FLAGS, _csv(tmp_path), "--dry_run")
-    commands = [line for line in said.splitlines() if "--job_name=" in line]
-    assert len(commands) == 2
-    for command in commands:
-        assert set(FLAGS) <= set(shlex.split(command))
-
-
-@pytest.mark.slow
 def test_a_slurm_script_passes_them_unchanged(tmp_path):
-    script = _run("run_experiment_mm_raw.py", *FLAGS, _csv(tmp_path), "--emit=slurm")
+    csv = tmp_path / "workers.csv"
+    csv.write_text("job,ip\nlearner,localhost\nactor,localhost\n")
+    rows = f"--workers_csv_path={csv}"
+    script = _run("run_experiment_mm_raw.py", *FLAGS, rows, "--emit=slurm")
     begin = script.index("flags=(")
     array = script[begin : script.index("\n)\n", begin) + 3]
     words = subprocess.run(

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import time
 
 import pytest
 from deadlines import within
@@ -92,49 +91,6 @@ def test_processes_on_other_hosts_run_in_tmux_are_restarted_and_end_with_the_run
     assert not (state / "runs/impala").exists()
     assert list(state.glob("logs/*/actor-1.log")), "logs are kept on the host"
     assert lan.actor1.run("tmux", "list-sessions", check=False).stdout == ""
-
-
-@pytest.mark.slow  # test_windows.py has the same on this machine
-def test_closed_windows_on_other_hosts_end_nothing_and_are_opened_again(far):
-    frontend = _start(far, far.of(["learner1"], ["actor1"]))
-    lan = far.lan
-
-    def windows(host):
-        command = ("tmux", "list-windows", "-t", "impala", "-F", "#{window_name} #{pane_dead}")
-        return host.run(*command, check=False).stdout.splitlines()
-
-    lan.learner1.run("tmux", "kill-server")
-    lan.actor1.run("tmux", "kill-session", "-t", "impala")
-    assert (windows(lan.learner1), windows(lan.actor1)) == ([], [])
-    assert far.run("--status")[0] == 0  # the frontend that is connected opens them
-    until(lambda: windows(lan.learner1) == ["learners 0"])
-    until(lambda: windows(lan.actor1) == ["actor-0 0"])
-    frontend.process.send_signal(signal.SIGHUP)
-    assert frontend.wait(10) == 0
-    lan.learner1.run("tmux", "kill-server")
-    time.sleep(1)
-    code, printed = far.run("--status")
-    assert code == 0
-    assert windows(lan.learner1) == ["learners 0"], printed
-    known = far.status()["processes"]
-    assert [(p["state"], p["restarts"]) for p in known] == [("running", 0)] * 2
-    assert far.run("--stop")[0] == 0
-    assert far.left() == {}
-
-
-@pytest.mark.slow  # test_frontend.py has the same on this machine
-def test_a_run_keeps_running_while_the_laptop_is_off_and_can_be_stopped_later(far):
-    far.of(["learner1"], ACTORS)
-    _start(far, "--workers_csv_path=/root/workers.csv")
-    laptop = far.lan.laptop
-    laptop.kill_all()  # without closing its connections
-    time.sleep(1)
-    laptop.boot()
-    assert {p["state"] for p in far.status()["processes"]} == {"running"}
-    code, printed = far.run("--stop")
-    assert code == 0, printed
-    assert "impala: stopped in " in printed
-    assert far.left() == {}, printed
 
 
 @pytest.mark.slow

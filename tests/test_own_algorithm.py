@@ -66,19 +66,13 @@ def _check_run(folder, code, printed):
 
 
 @pytest.mark.slow
-def test_one_learner_trains_resumes_and_is_tested_and_exported_by_its_recorded_algorithm(here, run):
+def test_one_learner_trains_and_is_tested_and_resumed_by_its_recorded_algorithm_alone(here, run):
     common = (f"--logdir={here / 'run'}", "--num_actors=1")
     train = (*PROGRAM, *common, f"--learner_hosts=127.0.0.1:{free_port()}")
     _check_run(here / "run", *run(*train, "--passes=6", "--total_environment_frames=1000"))
-    code, printed = run(*train, "--passes=7", "--total_environment_frames=2000")
-    assert code == 0, printed
-    assert "--passes=7 (was 6)" in printed
-    assert "| **--passes** | **7** | **4** |" in _table(here / "run")
     code, printed = run(*train[:2], f"--logdir={here / 'run'}", "--mode=test")
     assert code == 0, printed
-    assert "made for evaluator with passes=7: 5 steps, 0 carried" in printed
-    code, printed = run(*train[:2], f"--logdir={here / 'run'}", "--mode=export")
-    assert code == 0, printed
+    assert "made for evaluator with passes=6: 5 steps, 0 carried" in printed
     code, printed = run(*train[:2], "--num_actors=1", f"--logdir={here / 'run'}")
     assert code == 2
     assert "--algorithm is impala here and my.mine in" in printed + _logs(here / "run")
@@ -114,11 +108,6 @@ def test_the_example_with_a_replay_of_steps_learns_to_swing_a_pendulum_up(here, 
     rows = read_rows(here / "run")
     returns = [row["episode_return"] for row in rows if row.get("episode_return")]
     assert returns[-1] > returns[0] + 400, returns
-
-
-def _table(folder):
-    events = b"".join(path.read_bytes() for path in (folder / "events").iterdir())
-    return events.decode(errors="replace")
 
 
 @pytest.mark.slow

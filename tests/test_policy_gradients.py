@@ -30,7 +30,7 @@ class Training(Process):
 
     def end(self, seconds=400):
         """Wait for the end, which the run reaches by itself; return its rows."""
-        assert self.process.wait(seconds) == 0, self.printed()
+        assert self.wait(seconds) == 0, self.printed()
         return read_rows(self.logdir)
 
 
@@ -103,41 +103,13 @@ def test_ppo_learns_a_masked_game_of_several_choices_with_a_recurrent_network(tm
 def test_two_learners_of_half_a_batch_that_infer_learn_cartpole_and_hold_equal_variables(tmp_path):
     """So do PopArt's mean and deviation: they compare all their variables, bit for bit."""
     flags = (*CARTPOLE, *LARGE, *TWO, "--batch_size=8", "--target_kl=0.05", "--inference=learner")
-    rows = Training(tmp_path, *flags, "--total_environment_frames=50000").end()
+    rows = Training(tmp_path, *flags, "--total_environment_frames=40000").end()
     assert rows[-1]["sync_checks"] > 0
     assert rows[-1]["sync_repairs"] == 0
     assert rows[-1]["episode_return"] > 100
     assert _all(rows, "policy_lag") == {0.0}
     assert _last(rows, "optimizer_steps") <= 40
     assert _last(rows, "value_deviation") > 1000
-
-
-@needs_horovod
-def test_numbers_too_large_on_one_learner_end_all_and_are_applied_on_none(tmp_path):
-    """Learner 1 has an actor whose rewards become huge."""
-    raw = ("--normalize_observations=false", "--normalize_rewards=false", "--batch_size=8")
-    training = Training(
-        tmp_path,
-        *("--algorithm=ppo", "--level_name=tests.helpers.broken_levels:HugeReward-v0", *SHORT),
-        *(*TWO, "--num_actors=2", "--learner_assignment=fixed", *raw, "--save_checkpoint_secs=0.2"),
-        "--total_environment_frames=20000",
-    )
-    assert training.process.wait(300) == 1, training.printed()
-    said = re.search(
-        r"error: update (\d+) is not finite .*not applied.*, or bound the rewards: "
-        r"--max_abs_reward, --reward_clipping; the last checkpoint is intact",
-        training.printed(),
-    )
-    assert said, training.printed()
-    assert "Traceback" not in training.printed()
-    rows = read_rows(training.logdir)
-    assert rows[-1]["updates"] == int(said[1]) - 1 > 2
-    newest = max((training.logdir / "checkpoints").glob("[0-9]*"))
-    assert 0 < int(newest.name) < int(said[1])
-    reader = tf.train.load_checkpoint(str(newest / "variables"))
-    for name in reader.get_variable_to_shape_map():
-        value = np.asarray(reader.get_tensor(name))
-        assert value.dtype.kind != "f" or np.isfinite(value).all(), name
 
 
 def test_rounds_that_overlap_are_said_and_their_lag_is_at_most_1(tmp_path):

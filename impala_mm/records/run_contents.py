@@ -152,6 +152,19 @@ class SettingRow(NamedTuple):
     changed: bool  # whether the value differs from the default
 
 
+# Groups of flags that do not change what is learnt.
+_OTHER_GROUPS = ("Dashboard", "Test", "Rehearsal")
+
+
+def other_settings() -> set[str]:
+    """Return the settings in which runs of one experiment may differ, such as folder and seed."""
+    return {"seed", "save_checkpoint_secs", "replay_spill"} | {
+        name
+        for name, known in flags.infos(Config).items()
+        if known.scope or known.group in _OTHER_GROUPS or (known.own and known.group == "Run")
+    }
+
+
 def default_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the default of each setting that a run of the same algorithm has."""
     config = Config
@@ -167,8 +180,8 @@ def list_settings(settings: dict[str, Any]) -> list[SettingRow]:
     rows = [
         SettingRow(
             name,
-            _format_value(value),
-            _format_value(defaults.get(name, "")),
+            format_value(value),
+            format_value(defaults.get(name, "")),
             value != defaults.get(name),
         )
         for name, value in settings.items()
@@ -188,7 +201,8 @@ def render_markdown(settings: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _format_value(value: Any) -> str:
+def format_value(value: Any) -> str:
+    """Return a setting's value as a command line has it."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.15g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)

@@ -70,7 +70,7 @@ class _Collector(Collector):
             settings = describe_settings(run.found.logdir)
             about.add_metric(
                 [run.name],
-                {name: str(settings.get(name, "")) for name in ("level_name", "algorithm")},
+                {name: settings.get(name, "") for name in ("level_name", "algorithm")},
             )
             alive.add_metric([run.name], float(is_live(run.status)))
             if run.row_time is not None:

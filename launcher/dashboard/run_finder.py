@@ -6,8 +6,9 @@ import hashlib
 import os
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from impala_mm.records import run_contents
 from impala_mm.runtime.safe_files import from_json, text_reader
 from launcher.supervise.run_registry import (
     Record,
@@ -19,7 +20,6 @@ from launcher.supervise.run_registry import (
 
 _MOST_RUNS = 500  # of a folder; the newest
 _PERIOD_SECONDS = 5.0  # seconds for which a result holds
-_ABOUT = ("level_name", "algorithm", "agent_name", "seed", "num_learners")
 _MARKS = ("metrics.jsonl", "starts.jsonl", "settings.json")  # files of a run's folder
 
 
@@ -34,6 +34,7 @@ class FoundRun(NamedTuple):
     name: str
     logdir: Path
     run: Run | None = None  # of this user on this machine
+    is_elsewhere: bool = False  # whether its folder lies outside of the dashboard's
 
     @property
     def run_name(self) -> str:
@@ -72,19 +73,23 @@ class RunFinder:
             raise NoSuchRun(key) from None
 
     def _look(self) -> list[FoundRun]:
-        found: dict[Path, FoundRun] = {}
-        for logdir in map(Path.resolve, self._folders()):
-            found[logdir] = FoundRun(key_of(logdir), logdir.name, logdir)
-        for logdir, name in self._known.items():  # a run that was stopped has no record any more
-            if logdir not in found and _is_run(logdir):
-                found[logdir] = FoundRun(key_of(logdir), name, logdir)
+        inside = set(map(Path.resolve, self._folders()))
+        names = {logdir: logdir.name for logdir in inside}
+        runs: dict[Path, Run] = {}
         for run in [*foreground_runs(), *map(Run, run_names())]:
             with contextlib.suppress(UnreadableRecord):  # `--status` tells its user
                 if record := run.record:
                     logdir = Path(record.logdir).resolve()
-                    found[logdir] = FoundRun(key_of(logdir), record.name, logdir, run)
-        self._known |= {each.logdir: each.name for each in found.values() if each.run}
-        return sorted(found.values(), key=lambda run: -_modified(run.logdir))
+                    runs[logdir], self._known[logdir] = run, record.name
+        for logdir, name in self._known.items():  # a run that was stopped has no record any more
+            if logdir in runs or _is_run(logdir):
+                names[logdir] = name
+        folder = self._folder.resolve()
+        found = []
+        for logdir, name in names.items():
+            is_elsewhere = logdir not in inside and not logdir.is_relative_to(folder)
+            found.append(FoundRun(key_of(logdir), name, logdir, runs.get(logdir), is_elsewhere))
+        return sorted(found, key=lambda each: -_modified(each.logdir))
 
     def _folders(self) -> list[Path]:
         if _is_run(self._folder):
@@ -96,8 +101,8 @@ class RunFinder:
         return sorted(filter(_is_run, inside), key=_modified)[-_MOST_RUNS:]
 
 
-def describe_settings(logdir: Path) -> dict[str, Any]:
-    """Return the settings by which a user knows a run; empty if they cannot be read."""
+def describe_settings(logdir: Path) -> dict[str, str]:
+    """Return a run's seed, and the settings of its experiment; empty if they cannot be read."""
     path = logdir / "settings.json"
     try:
         return _read_settings(path, path.stat().st_mtime_ns)
@@ -106,13 +111,18 @@ def describe_settings(logdir: Path) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=2 * _MOST_RUNS)
-def _read_settings(path: Path, modified: int) -> dict[str, Any]:
+def _read_settings(path: Path, modified: int) -> dict[str, str]:
     """Read a file of settings as it is since it was `modified`."""
     del modified
     with contextlib.suppress(OSError, ValueError):  # they are damaged, or were just removed
         settings = from_json(text_reader(path.parent)(path))
         if isinstance(settings, dict):
-            return {name: settings[name] for name in _ABOUT if name in settings}
+            others = run_contents.other_settings() - {"seed"}
+            return {
+                name: run_contents.format_value(value)
+                for name, value in settings.items()
+                if name not in others
+            }
     return {}
 
 

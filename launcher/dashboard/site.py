@@ -116,6 +116,7 @@ class Site:
             {
                 "control": self._has_control,
                 "shown": shown[0] if shown else "",
+                "folder": str(self._updates.folder),
                 "panels": [panel._asdict() for panel in PANELS],
             }
         )
@@ -133,8 +134,8 @@ class Site:
     # -- one run
 
     def _answer_history(self, request: Request, key: str) -> Response:
-        if "brief" in request.args:
-            return _json(self._updates.brief_columns(key))
+        if metric := request.args.get("brief", ""):
+            return _json(self._updates.brief_columns(key, metric))
         keys = ["frames", "seconds", *request.args.get("keys", "").split(",")]
         return _json(self._updates.with_run(key, lambda w: w.history.columns(keys)))
 

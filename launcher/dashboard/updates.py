@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from impala_mm.records.run_contents import PANELS
 from impala_mm.runtime.safe_files import to_json
 from launcher.dashboard.host_links import HostLinks
 from launcher.dashboard.row_history import Row, RowHistory
@@ -28,7 +29,9 @@ _LIST_SECONDS = 4.0  # between two looks at all runs, while a page is open
 _MOST_PAGES = 32
 _MOST_MESSAGES = 32  # that wait for a page before it is dropped
 _MOST_WATCHED = 4  # folders without processes that are kept although no page shows them
-_BRIEF_KEYS = ("frames", "seconds", "episode_return")
+_BRIEF_KEYS = ("frames", "seconds", *(panel.key for panel in PANELS))
+_BRIEF_NUMBERS = ("frames", "seconds", "frames_per_second", "policy_lag")  # of the last row
+_ALWAYS_SHOWN = ("level_name", "algorithm")  # settings that the list names of each run
 _BRIEF_BINS, _BRIEF_BYTES = 60, 1 << 18
 
 
@@ -89,7 +92,7 @@ class Updates:
 
     def __init__(self, folder: Path, links: HostLinks | None = None):
         """Read the runs in `folder`; `links` connects to the hosts of those that pages show."""
-        self._folder, self._finder, self._links = folder, RunFinder(folder), links
+        self.folder, self._finder, self._links = folder, RunFinder(folder), links
         self._lock = threading.RLock()
         self._watched: dict[str, WatchedRun] = {}
         self._brief: dict[str, RowHistory] = {}
@@ -159,12 +162,12 @@ class Updates:
 
             return [self.with_run(key, describe) for key in runs]
 
-    def brief_columns(self, key: str) -> dict[str, Any]:
-        """Return the coarse curve of a run's return. Raises NoSuchRun."""
+    def brief_columns(self, key: str, metric: str) -> dict[str, list[float | None]]:
+        """Return the coarse curve of one of a run's metrics. Raises NoSuchRun."""
         with self._lock:
             history = self._brief_history(self._finder.get(key))
-            history.read()
-            return history.columns(_BRIEF_KEYS)
+            columns = history.columns(("frames", "seconds", metric))
+            return {name: column["mean"] for name, column in columns.items()}
 
     # -- the thread
 
@@ -197,7 +200,7 @@ class Updates:
             )
         if self._pages and now - self._listed > _LIST_SECONDS:
             self._listed = now
-            listed = to_json([self._summarise(run) for run in found.values()])
+            listed = to_json(self._summarise(list(found.values())))
             for page in self._pages:
                 page.tell_if_changed("runs", listed)
         self._forget(found, shown)
@@ -216,7 +219,7 @@ class Updates:
         run = self._finder.get(key)
         watched = self._watched.get(key)
         if watched is None:
-            watched = self._watched[key] = WatchedRun(run, self._folder)
+            watched = self._watched[key] = WatchedRun(run, self.folder)
         watched.found = run  # a run that ends keeps its events
         return watched
 
@@ -268,30 +271,37 @@ class Updates:
     # -- the list of runs
 
     def _brief_history(self, run: FoundRun) -> RowHistory:
+        """Return the coarse history of a run, up to its last row."""
         if run.key not in self._brief:
             path = run.logdir / "metrics.jsonl"
             self._brief[run.key] = RowHistory(path, _BRIEF_BINS, _BRIEF_KEYS, _BRIEF_BYTES)
+        self._brief[run.key].read()
         return self._brief[run.key]
 
-    def _summarise(self, run: FoundRun) -> dict[str, Any]:
-        """Return what the list of runs shows of one."""
-        history = self._brief_history(run)
-        history.read()
-        watched = self._watched.get(run.key)
-        known = watched.status if watched else {"state": state_of_folder(run), "processes": []}
-        settings, row = describe_settings(run.logdir), history.last
+    def _summarise(self, runs: list[FoundRun]) -> list[dict[str, Any]]:
+        """Return what the list of runs shows of each, with the settings in which they differ."""
+        settings = {run.key: describe_settings(run.logdir) for run in runs}
+        values = {item for each in settings.values() for item in each.items()}
+        counts = Counter(name for name, _ in values)
+        shown = {name for name, number in counts.items() if number > 1} | set(_ALWAYS_SHOWN)
+        return [
+            self._summarise_one(run)
+            | {"settings": {n: v for n, v in settings[run.key].items() if n in shown}}
+            for run in runs
+        ]
+
+    def _summarise_one(self, run: FoundRun) -> dict[str, Any]:
+        watched, row = self._watched.get(run.key), self._brief_history(run).last
+        known = watched.status if watched else {"state": state_of_folder(run)}
         over = status.describe_end(row) if known["state"] in FINAL_STATES else ""
-        numbers = ("frames", "seconds", "frames_per_second", "episode_return", "policy_lag")
         return {
             "key": run.key,
             "name": run.name,
             "state": known["state"],
             "logdir": str(run.logdir),
-            "level": str(settings.get("level_name", "")),
-            "algorithm": str(settings.get("algorithm", "")),
-            "processes": len(known["processes"]),
+            "elsewhere": run.is_elsewhere,
             "verdict": str(known.get("verdict") or over or row.get("verdict", "")),
-            **{name: row.get(name) for name in numbers},
+            **{name: row.get(name) for name in _BRIEF_NUMBERS},
         }
 
 

@@ -13,6 +13,8 @@ from launcher.dashboard.run_events import RunEvents
 from launcher.dashboard.run_finder import FoundRun, describe_settings, key_of
 from launcher.dashboard.run_status import Status, read_status, unreadable_status
 
+_ABOUT = ("level_name", "algorithm", "agent_name", "seed")  # settings that the headline names
+
 
 class WatchedRun:
     """One run; `update` reads what has changed in its files."""
@@ -58,10 +60,11 @@ class WatchedRun:
     def describe(self) -> dict[str, Any]:
         """Return what its headline says."""
         head = {name: value for name, value in self.status.items() if name != "processes"}
+        settings = describe_settings(self.found.logdir)
         return {
             "key": self.found.key,
             "status": head,
-            "about": describe_settings(self.found.logdir),
+            "about": {name: settings[name] for name in _ABOUT if name in settings},
             "row": self.history.last,
             "keys": self.history.keys,
         }

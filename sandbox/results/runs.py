@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from impala_mm.config import flags
-from impala_mm.config.settings import Config
 from impala_mm.records.run_contents import (
     default_settings,
     drop_replaced,
     find_current,
     is_number,
+    other_settings,
     read_json_lines,
 )
 from impala_mm.runtime.safe_files import from_json
@@ -27,8 +27,6 @@ from sandbox.plot_style import format_number
 
 MAX_BINS = 300  # points of a long run's curve; more could not be told apart
 _COMBINED_POINTS = 120  # points of the curve that combines several seeds
-# Groups of flags that do not change what is learnt.
-_OTHER_GROUPS = ("Dashboard", "Test", "Rehearsal")
 # The usual names of folders of several seeds: name-1-rest, name_seed3, name-s3.
 _SEED_IN_NAME = re.compile(r"[-_ ](?:seed|s)?[-_]?\d{1,3}(?=$|[-_ ])")
 
@@ -255,13 +253,8 @@ def _experiment_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """
     if not settings:
         return {}
-    irrelevant = {"seed", "save_checkpoint_secs", "replay_spill"} | {
-        name
-        for name, known in flags.infos(Config).items()
-        if known.scope or known.group in _OTHER_GROUPS or (known.own and known.group == "Run")
-    }
-    known = default_settings(settings) | settings
-    return {k: v for k, v in known.items() if k not in irrelevant}
+    known, others = default_settings(settings) | settings, other_settings()
+    return {k: v for k, v in known.items() if k not in others}
 
 
 def _add_losses_per_step(columns: dict[str, np.ndarray], settings: dict[str, Any]) -> None:

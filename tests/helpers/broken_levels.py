@@ -1,7 +1,6 @@
 """Levels that break, as users' own environments do: each by its id in this module."""
 
 import os
-import sys
 import threading
 import time
 
@@ -80,18 +79,6 @@ class StepHangs(Works):
     def step(self, action):
         self.wait()
         return super().step(action)
-
-
-class HugeReward(Works):
-    """A level whose rewards are huge after 200 steps, in the environments of actor 1 alone."""
-
-    taken = 0
-
-    def step(self, action):
-        self.taken += 1
-        seen, reward, *rest = super().step(action)
-        is_bad = self.taken >= 200 and "--task=1" in sys.argv
-        return seen, float(np.finfo(np.float32).max) if is_bad else reward, *rest
 
 
 for _level in (

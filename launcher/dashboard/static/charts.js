@@ -7,6 +7,7 @@
 const SIZES = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
 const EVENT_COLOURS = { start: "--soft", checkpoint: "--good", test: "--line", failure: "--bad",
   cut: "--warn", note: "--soft" };
+export const MOST_LINES = 8; // of a chart: charts.css has so many colours
 
 /** Return a number for axes and tables: 12.5M, 400k, 0.0008. */
 export function formatNumber(value, digits = 4) {
@@ -64,7 +65,8 @@ function made(name, className, text = "") {
 }
 
 /** One chart. `options`: title, unit; share (from 0 to 1); xTitle; xFormat; lines: for several lines
- * a list of {label, colour}; events: a function that returns [{x, kind}]; height; sync: a name. */
+ * a list of {label, colour}, a number below MOST_LINES; events: a function that returns [{x, kind}];
+ * height; sync: a name. */
 export class Chart {
   constructor(options) {
     this.options = options;
@@ -79,7 +81,8 @@ export class Chart {
     this.plotted.setAttribute("role", "img");
     caption.append(title, this.value);
     this.figure.append(caption, this.plotted, this.place);
-    if (options.lines) this.figure.append(this.makeLegend(options.lines));
+    this.legend = this.makeLegend(options.lines || []);
+    this.figure.append(this.legend);
     this.plotted.addEventListener("keydown", (event) => this.moveByKey(event));
     this.plotted.addEventListener("blur", () => this.uplot?.setCursor({ left: -10, top: -10 }));
     this.resized = new ResizeObserver(() => this.resize());
@@ -93,28 +96,23 @@ export class Chart {
     const legend = made("div", "legend");
     for (const line of lines) {
       const item = made("span", "item", line.label);
+      item.append(made("b", ""));
       const mark = made("i", "mark");
-      mark.style.background = line.colour;
+      mark.style.background = `var(--line-${line.colour})`;
       item.prepend(mark);
       legend.append(item);
     }
     return legend;
   }
 
-  /** Set the data: x and one list for each line, or {mean, low, high} of a single line. */
-  setData(x, values) {
-    const lists = Array.isArray(values)
-      ? values
-      : [values.low || values.mean, values.high || values.mean, values.mean];
+  /** Set the data: x, and for each line {mean, low, high}, the last two for a band around it. */
+  setData(x, ...lines) {
+    const lists = lines.flatMap(({ mean, low, high }) => [low || mean, high || mean, mean]);
     const same = this.data && this.data.length === lists.length + 1;
     this.data = [x, ...lists];
     if (this.uplot && same) this.uplot.setData(this.data);
     else this.rebuild();
     this.showValue(null);
-  }
-
-  redraw() {
-    this.uplot?.redraw(false);
   }
 
   destroy() {
@@ -148,13 +146,12 @@ export class Chart {
     const { options, figure } = this;
     const soft = colour(figure, "--soft"), grid = { stroke: colour(figure, "--grid"), width: 1 };
     const axis = { stroke: soft, grid, ticks: { show: false }, font: "12px system-ui, sans-serif" };
-    const line = colour(figure, "--line");
     const hidden = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
     const drawn = (stroke) => ({ stroke, width: 1.8, spanGaps: true,
       points: { show: (u) => u.data[0].length < 2, size: 6, fill: stroke } });
-    const series = options.lines
-      ? options.lines.map((each) => drawn(each.colour))
-      : [hidden, hidden, drawn(line)];
+    const colours = options.lines
+      ? options.lines.map((line) => colour(figure, `--line-${line.colour}`))
+      : [colour(figure, "--line")];
     return {
       legend: { show: false },
       padding: [8, options.isClock ? 30 : 24, 0, 0],
@@ -170,12 +167,12 @@ export class Chart {
         { ...axis, size: (u, labels) => 12 + 7 * Math.max(3, ...(labels || []).map((t) => t.length)),
           space: 34, values: (u, ticks) => formatTicks(ticks) },
       ],
-      series: [{}, ...series],
-      bands: options.lines ? [] : [{ series: [2, 1], fill: colour(figure, "--band") }],
+      series: [{}, ...colours.flatMap((each) => [hidden, hidden, drawn(each)])],
+      bands: colours.map((each, i) => ({ series: [3 * i + 2, 3 * i + 1], fill: `${each}2e` })),
       cursor: {
         y: false,
         drag: { x: true, y: false },
-        points: { size: 7, show: (u, i) => (options.lines || i === 3 ? undefined : false) },
+        points: { size: 7, show: (u, i) => (i % 3 ? false : undefined) },
         ...(options.sync ? { sync: { key: options.sync, setSeries: false } } : {}),
       },
       hooks: {
@@ -209,9 +206,15 @@ export class Chart {
     if (!this.data) return;
     const [x, ...lists] = this.data, { options } = this;
     const isLast = index === null || index === undefined;
-    const shown = options.lines ? lists : [lists[2]];
-    const texts = shown.map((list) => formatNumber(isLast ? lastOf(list) : list[index], 5));
-    this.value.textContent = options.lines && !isLast ? texts.join(" · ") : options.lines ? "" : texts[0];
+    const texts = [];
+    for (let i = 0; i < lists.length; i += 3) {
+      const [low, high, mean] = lists.slice(i, i + 3).map((list) => formatNumber(isLast ? lastOf(list) : list[index], 5));
+      texts.push(options.lines && low !== high ? `${mean} (${low} to ${high})` : mean);
+    }
+    if (!options.lines) this.value.textContent = texts[0];
+    texts.slice(0, this.legend.children.length).forEach((text, i) => {
+      this.legend.children[i].lastChild.textContent = isLast ? "" : ` ${text}`;
+    });
     const at = isLast ? x[x.length - 1] : x[index];
     const place = options.xFormat ? options.xFormat(at) : `${formatNumber(at)} ${options.xTitle || ""}`;
     this.place.textContent = x.length ? (isLast ? `until ${place}` : `at ${place}`) : "no values yet";
@@ -228,6 +231,45 @@ export class Chart {
     const last = this.data[0].length - 1, now = this.uplot.cursor.idx ?? last;
     const index = Math.min(Math.max(now + steps, 0), last);
     this.uplot.setCursor({ left: this.uplot.valToPos(this.data[0][index], "x"), top: 10 });
+  }
+}
+
+/** Charts that come and go. */
+export class ChartGrid {
+  /** `draw` is called when a page that was hidden can be seen again. */
+  constructor(draw) {
+    this.element = made("div", "charts");
+    this.charts = new Map(); // by name
+    this.onVisible = () => document.visibilityState === "visible" && draw();
+    document.addEventListener("visibilitychange", this.onVisible);
+  }
+
+  /** Show these charts alone: their names, options, x and lines. */
+  show(wanted) {
+    for (const [name, chart] of this.charts) {
+      const now = wanted.find((each) => each.name === name);
+      if (now && JSON.stringify(now.options) === JSON.stringify(chart.options)) continue;
+      chart.destroy();
+      this.charts.delete(name);
+    }
+    wanted.forEach(({ name, options, x, lines }, i) => {
+      const chart = this.charts.get(name) || new Chart(options);
+      this.charts.set(name, chart);
+      chart.figure.dataset.key = name;
+      if (this.element.children[i] !== chart.figure) {
+        this.element.insertBefore(chart.figure, this.element.children[i]);
+      }
+      chart.setData(x, ...lines);
+    });
+  }
+
+  redraw() {
+    for (const chart of this.charts.values()) chart.uplot?.redraw(false);
+  }
+
+  destroy() {
+    document.removeEventListener("visibilitychange", this.onVisible);
+    for (const chart of this.charts.values()) chart.destroy();
   }
 }
 

@@ -3,8 +3,8 @@
 // The server keeps a bounded history. When the page has many more points, it fetches that again, so
 // that a page that stays open does not grow.
 
-import { Chart, OVER_TIME } from "./charts.js";
-import { fetchJson, h } from "./dom.js";
+import { ChartGrid, OVER_TIME } from "./charts.js";
+import { fetchJson, h, makeAxisChoice } from "./dom.js";
 
 const MOST_POINTS = 1300;
 
@@ -13,33 +13,16 @@ export class Curves {
     this.key = key;
     this.panels = panels;
     this.events = events;
-    this.axis = "frames";
+    this.axis = makeAxisChoice(() => this.draw());
     this.columns = {};
-    this.charts = new Map();
     this.more = new Set();
     this.known = [];
-    this.grid = h("div", { class: "charts" });
+    this.grid = new ChartGrid(() => this.draw());
     this.moreList = h("div", { class: "more-list" });
     this.details = h("details", { class: "more" }, h("summary", {}, "More curves"), this.moreList);
     this.empty = h("p", { class: "soft" }, "No row of metrics has been written yet.");
     this.element = h("div", {},
-      h("div", { class: "bar" }, h("div", { class: "switch", role: "group", "aria-label": "Axis" },
-        this.makeChoice("frames", "over frames"), this.makeChoice("seconds", "over training time")),
-      events.makeSwitch()), this.empty, this.grid, this.details);
-    events.onChange(() => this.redraw());
-    this.onVisible = () => document.visibilityState === "visible" && this.draw();
-    document.addEventListener("visibilitychange", this.onVisible);
-  }
-
-  makeChoice(axis, label) {
-    return h("button", { type: "button", "aria-pressed": String(axis === this.axis), click: (event) => {
-      this.axis = axis;
-      for (const button of event.target.parentNode.children) button.setAttribute("aria-pressed", "false");
-      event.target.setAttribute("aria-pressed", "true");
-      for (const chart of this.charts.values()) chart.destroy();
-      this.charts.clear();
-      this.draw();
-    } }, label);
+      h("div", { class: "bar" }, this.axis, events.makeSwitch()), this.empty, this.grid.element, this.details);
   }
 
   /** Say which metrics the run has. */
@@ -98,40 +81,15 @@ export class Curves {
 
   draw() {
     if (document.hidden || !this.columns.frames) return;
-    const x = this.columns[this.axis].mean;
-    const isTime = this.axis === "seconds";
     this.empty.hidden = true;
-    for (const panel of this.shown) {
-      const lists = this.columns[panel.key];
-      if (!lists) continue;
-      let chart = this.charts.get(panel.key);
-      if (!chart) {
-        chart = new Chart({ title: panel.title, unit: panel.unit, share: panel.share, sync: "run",
-          xTitle: "frames", ...(isTime ? OVER_TIME : {}),
-          events: () => this.events.marks(this.axis) });
-        chart.figure.dataset.key = panel.key;
-        this.charts.set(panel.key, chart);
-      }
-      chart.setData(x, lists);
-    }
-    const wanted = this.shown.map((panel) => this.charts.get(panel.key)).filter(Boolean);
-    for (const [key, chart] of this.charts) {
-      if (!wanted.includes(chart)) {
-        chart.destroy();
-        this.charts.delete(key);
-      }
-    }
-    wanted.forEach((chart, i) => {
-      if (this.grid.children[i] !== chart.figure) this.grid.insertBefore(chart.figure, this.grid.children[i]);
-    });
-  }
-
-  redraw() {
-    for (const chart of this.charts.values()) chart.redraw();
+    const axis = this.axis.value, options = { sync: "run", xTitle: "frames",
+      ...(axis === "seconds" ? OVER_TIME : {}), events: () => this.events.marks(axis) };
+    this.grid.show(this.shown.filter(({ key }) => this.columns[key]).map(({ key, title, unit, share }) => ({
+      name: key, options: { ...options, title, unit, share }, x: this.columns[axis].mean,
+      lines: [this.columns[key]] })));
   }
 
   destroy() {
-    document.removeEventListener("visibilitychange", this.onVisible);
-    for (const chart of this.charts.values()) chart.destroy();
+    this.grid.destroy();
   }
 }

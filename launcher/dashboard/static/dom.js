@@ -30,6 +30,12 @@ export function setAttribute(node, name, value) {
   if (node.getAttribute(name) !== value) node.setAttribute(name, value);
 }
 
+/** Return a choice of the x axis of curves, whose value is frames or seconds. */
+export function makeAxisChoice(change) {
+  return h("select", { "aria-label": "Axis", change },
+    h("option", { value: "frames" }, "over frames"), h("option", { value: "seconds" }, "over training time"));
+}
+
 /** Return the JSON at an address of this dashboard. */
 export async function fetchJson(address, options = {}) {
   const response = await fetch(address, options);
@@ -59,14 +65,16 @@ export function stateKind(state) {
   return GOOD.has(state) ? "good" : BAD.has(state) ? "bad" : WARN.has(state) ? "warn" : "idle";
 }
 
-/** Return how a process is coloured: one that has just failed is bad, though it is restarted. */
-export function processKind(process) {
-  return hasJustFailed(process) ? "bad" : stateKind(process.state);
+/** Show a state in an element, or these words of it. */
+export function showState(place, label, kind) {
+  if (!place.firstChild) place.append(h("span"));
+  setText(place.firstChild, label);
+  setAttribute(place.firstChild, "class", `state ${kind}`);
 }
 
-/** Return whether a process failed within the last seconds. */
-export function hasJustFailed(process) {
-  return Boolean(process.failure) && Date.now() / 1000 - process.failure.time < RECENT_SECONDS;
+/** Return how a process is coloured: one that failed a moment ago is bad, though it runs again. */
+export function processKind({ state, failure }) {
+  return failure && Date.now() / 1000 - failure.time < RECENT_SECONDS ? "bad" : stateKind(state);
 }
 
 /** Return a time of the clock; of another day with the date. */

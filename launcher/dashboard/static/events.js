@@ -7,14 +7,15 @@ const KINDS = [["failure", "failures"], ["cut", "cut connections"], ["start", "s
   ["checkpoint", "checkpoints"], ["test", "tests"], ["note", "controller"]];
 
 export class Events {
-  constructor() {
+  /** `redraw` is called when the marks on the curves have changed. */
+  constructor(redraw) {
+    this.redraw = redraw;
     this.events = [];
     this.hidden = new Set(["note"]);
     this.list = h("ol", { class: "events card", tabindex: "0", "aria-label": "Events" });
     this.empty = h("p", { class: "soft" }, "Nothing has happened yet.");
     this.element = h("div", {}, this.empty, this.list);
     this.list.hidden = true;
-    this.redraws = [];
   }
 
   /** Return boxes that choose which kinds are shown. */
@@ -28,15 +29,6 @@ export class Events {
       box.checked = !this.hidden.has(kind);
       return h("label", { class: `kind ${kind}` }, box, ` ${label}`);
     }));
-  }
-
-  /** Call `redraw` when the marks have changed. */
-  onChange(redraw) {
-    this.redraws.push(redraw);
-  }
-
-  redraw() {
-    for (const redraw of this.redraws) redraw();
   }
 
   update(events) {

@@ -2,7 +2,7 @@
 // processes of each host.
 
 import { formatNumber } from "./charts.js";
-import { h, isOver, processKind, setAttribute, setText, stateLabel } from "./dom.js";
+import { h, isOver, processKind, setAttribute, setText, stateKind, stateLabel } from "./dom.js";
 
 // Which part of the picture the verdict's first words name.
 const HELD_UP = [[/^bottleneck: (actors|cores)/, "actors"], [/^bottleneck: source/, "queue"],
@@ -29,11 +29,9 @@ export class Flow {
     for (const [name, stage] of Object.entries(this.stages)) stage.mark(held === name);
     this.links.unrolls.mark(held === "link");
     const actors = processes.filter((p) => p.job === "actor");
-    const hosts = new Set(actors.map((p) => p.host));
-    const over = isOver(status.state), number = row.actors ?? actors.length;
-    const connected = over ? `${actors.length || number} actors` : `${number} connected`;
-    this.stages.actors.show(connected, hosts.size ? `of ${actors.length}, on ${hosts.size} ` +
-      `host${hosts.size === 1 ? "" : "s"}` : "", [["choose actions", row["actor/acting_share"], "a"],
+    const hosts = new Set(actors.map((p) => p.host)).size;
+    this.stages.actors.show(describeActors(status.state, actors, row),
+      hosts ? `on ${hosts} host${hosts === 1 ? "" : "s"}` : "", [["choose actions", row["actor/acting_share"], "a"],
       ["step environments", row["actor/stepping_share"], "b"], ["wait to send", row["actor/waiting_share"], "c"],
       ["wait for a policy", row["actor/policy_wait_share"], "d"]]);
     this.stages.queue.show(row.queue_fill == null ? "–" : `${(row.queue_fill * 100).toFixed(0)}% full`,
@@ -74,6 +72,17 @@ export class Flow {
   }
 }
 
+/** Return how many actors there are: by their states, as the other parts of the page count them, or by
+ * the last row of a run of which only the folder is known. */
+function describeActors(state, actors, row) {
+  if (isOver(state)) return `${actors.length || row.actors || 0} actors`;
+  return actors.length ? `${countRunning(actors)} of ${actors.length} running` : `${row.actors ?? 0} connected`;
+}
+
+function countRunning(processes) {
+  return processes.filter((process) => stateKind(process.state) === "good").length;
+}
+
 function makeStage(title) {
   const figure = h("b"), note = h("span", { class: "soft" }), bar = h("div", { class: "shares" });
   const legend = h("div", { class: "share-legend" }), badge = h("span", { class: "badge" }, "bottleneck");
@@ -85,21 +94,11 @@ function makeStage(title) {
     show(text, more, shares) {
       setText(figure, text);
       setText(note, more);
-      const known = shares.filter(([, value]) => value != null);
-      while (bar.children.length > known.length) bar.lastChild.remove();
-      while (bar.children.length < known.length) bar.append(h("i"));
-      known.forEach(([label, value, kind], i) => {
-        bar.children[i].className = `share ${kind}`;
-        bar.children[i].style.width = `${(Math.min(Math.max(value, 0), 1) * 100).toFixed(1)}%`;
-        setAttribute(bar.children[i], "title", `${label}: ${(value * 100).toFixed(0)}%`);
-      });
-      const words = known.filter(([, value]) => value >= 0.005);
-      while (legend.children.length > words.length) legend.lastChild.remove();
-      while (legend.children.length < words.length) legend.append(h("span", {}, h("i"), h("span")));
-      words.forEach(([label, value, kind], i) => {
-        legend.children[i].firstChild.className = `share ${kind}`;
-        setText(legend.children[i].lastChild, `${label} ${(value * 100).toFixed(0)}%`);
-      });
+      const known = shares.filter(([, value]) => value >= 0.005); // not where it is unknown
+      bar.replaceChildren(...known.map(([, , kind]) => h("i", { class: `share ${kind}` })));
+      known.forEach(([, value], i) => { bar.children[i].style.width = `${(Math.min(value, 1) * 100).toFixed(1)}%`; });
+      legend.replaceChildren(...known.map(([label, value, kind]) =>
+        h("span", {}, h("i", { class: `share ${kind}` }), `${label} ${(value * 100).toFixed(0)}%`)));
     },
   };
 }
@@ -120,9 +119,9 @@ function makeHost(host, choose) {
     update(processes) {
       const cores = processes.reduce((sum, p) => sum + (p.cpu || 0) / 100, 0);
       const memory = processes.reduce((sum, p) => sum + (p.memory || 0), 0) / 1024;
-      const bad = processes.filter((p) => processKind(p) !== "good").length;
+      const missing = processes.length - countRunning(processes);
       setText(facts, `${processes.length} processes · ${cores.toFixed(1)} cores · ${memory.toFixed(1)} GiB` +
-        (bad ? ` · ${bad} not running` : ""));
+        (missing ? ` · ${missing} not running` : ""));
       while (cells.children.length > processes.length) cells.lastChild.remove();
       while (cells.children.length < processes.length) cells.append(h("i"));
       processes.forEach((process, i) => {

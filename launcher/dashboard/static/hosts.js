@@ -2,10 +2,9 @@
 //
 // The server keeps a bounded history, which is fetched again when the page has many more points.
 
-import { Chart } from "./charts.js";
+import { ChartGrid, MOST_LINES } from "./charts.js";
 import { fetchJson, h, setText } from "./dom.js";
 
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#b8860b", "#8a8a8a", "#882255"];
 const MOST_POINTS = 1300;
 // A key of a row is one of these, and the host: cores/node1, gpu/node1/0.
 const CHARTS = [["cores", "Cores in use", "cores", "hosts"], ["memory", "Memory", "GiB", "hosts"],
@@ -16,13 +15,9 @@ export class Hosts {
     this.key = key;
     this.events = events;
     this.columns = null;
-    this.charts = new Map();
-    this.grid = h("div", { class: "charts" });
+    this.grid = new ChartGrid(() => this.draw());
     this.note = h("p", { class: "soft" });
-    this.element = h("div", {}, this.note, this.grid);
-    events.onChange(() => this.redraw());
-    this.onVisible = () => document.visibilityState === "visible" && this.draw();
-    document.addEventListener("visibilitychange", this.onVisible);
+    this.element = h("div", {}, this.note, this.grid.element);
   }
 
   async reload() {
@@ -51,43 +46,27 @@ export class Hosts {
 
   draw() {
     if (document.hidden || !this.columns) return;
-    const parts = [];
+    const parts = new Set(), charts = [];
     for (const [kind, title, unit, of] of CHARTS) {
       const all = Object.keys(this.columns).filter((key) => key.startsWith(`${kind}/`));
-      const keys = all.slice(0, COLOURS.length), text = JSON.stringify(keys);
-      const part = `${keys.length} of ${all.length} ${of}`;
-      if (all.length > keys.length && !parts.includes(part)) parts.push(part);
-      let entry = this.charts.get(kind);
-      if (entry?.text !== text) {
-        entry?.chart.destroy();
-        this.charts.delete(kind);
-        entry = null;
-      }
+      const keys = all.slice(0, MOST_LINES), scale = unit === "GiB" ? 1024 : 1;
+      if (all.length > keys.length) parts.add(`${keys.length} of ${all.length} ${of}`);
       if (!keys.length) continue;
-      if (!entry) {
-        const chart = new Chart({ title, unit, isClock: true, fromZero: true, sync: "hosts",
+      charts.push({ name: kind, x: this.columns.time,
+        options: { title, unit, isClock: true, fromZero: true, sync: "hosts",
           events: () => this.events.marks("time"),
           xFormat: (at) => new Date(at * 1000).toLocaleTimeString([], { hour12: false }),
-          lines: keys.map((key, i) => ({ label: key.slice(kind.length + 1), colour: COLOURS[i] })) });
-        entry = { chart, text };
-        this.charts.set(kind, entry);
-        this.grid.replaceChildren(...CHARTS.map(([each]) => this.charts.get(each)?.chart.figure).filter(Boolean));
-      }
-      const scale = unit === "GiB" ? 1024 : 1;
-      entry.chart.setData(this.columns.time, keys.map((key) =>
-        this.columns[key].map((value) => (value === null ? null : value / scale))));
+          lines: keys.map((key, i) => ({ label: key.slice(kind.length + 1), colour: i })) },
+        lines: keys.map((key) => ({ mean: this.columns[key].map((value) =>
+          (value === null ? null : value / scale)) })) });
     }
-    const shown = parts.length ? ` The charts show ${parts.join(" and ")}.` : "";
-    setText(this.note, this.charts.size ? `What learners and actors use on each host, and the GPUs.${shown}` :
+    this.grid.show(charts);
+    const shown = parts.size ? ` The charts show ${[...parts].join(" and ")}.` : "";
+    setText(this.note, charts.length ? `What learners and actors use on each host, and the GPUs.${shown}` :
       "The run has no hosts.jsonl (yet): a run writes the first row after 10 s.");
   }
 
-  redraw() {
-    for (const { chart } of this.charts.values()) chart.redraw();
-  }
-
   destroy() {
-    document.removeEventListener("visibilitychange", this.onVisible);
-    for (const { chart } of this.charts.values()) chart.destroy();
+    this.grid.destroy();
   }
 }

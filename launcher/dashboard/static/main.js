@@ -16,8 +16,10 @@ function showConnection(state) {
 }
 
 function fillPicker() {
-  const options = [h("option", { value: "" }, "all runs, side by side"),
-    ...runs.map((run) => h("option", { value: run.key }, `${run.name} (${stateLabel(run.state)})`))];
+  const [own, others] = [false, true].map((elsewhere) => runs.filter((run) => run.elsewhere === elsewhere)
+    .map((run) => h("option", { value: run.key }, `${run.name} (${stateLabel(run.state)})`)));
+  const options = [h("option", { value: "" }, "all runs, side by side"), ...own,
+    ...(others.length ? [h("optgroup", { label: "of other folders" }, ...others)] : [])];
   const texts = options.map((option) => option.textContent).join("\n");
   if (picker.dataset.texts !== texts) picker.replaceChildren(...options);
   picker.dataset.texts = texts;

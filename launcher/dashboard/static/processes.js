@@ -1,40 +1,23 @@
 // The live table of a run's processes, as `--status` shows it; failures come first.
 
 import { formatDuration } from "./charts.js";
-import { h, hasJustFailed, processKind, setText, stateLabel } from "./dom.js";
+import { h, processKind, setAttribute, showState, stateKind, stateLabel } from "./dom.js";
+import { Table } from "./table.js";
 
-const COLUMNS = [
-  ["process", (p) => p.name, false],
-  ["host", (p) => p.host, false],
-  ["state", (p) => stateLabel(p.state), false],
-  ["uptime", (p) => (p.up === null ? "" : formatDuration(p.up)), true],
-  ["frames/s", (p) => (p.frames_per_second === null ? "" : p.frames_per_second.toFixed(0)), true],
-  ["CPU", (p) => (p.cpu === null ? "" : `${p.cpu}%`), true],
-  ["memory", (p) => (p.memory === null ? "" : `${p.memory.toLocaleString("en")} MiB`), true],
-  ["restarts", (p) => String(p.restarts), true],
-  ["last log line", (p) => p.last.replace(/\u001b\[[0-9;]*m/g, ""), false],
-];
-const VALUES = { uptime: "up", "frames/s": "frames_per_second", CPU: "cpu", memory: "memory",
-  restarts: "restarts" };
+const RANKS = { bad: 0, warn: 1 };
 
 export class Processes {
   /** `select` is called with the name of the process whose log the user wants to read. */
   constructor(select) {
-    this.select = select;
     this.known = new Map();
     this.order = [];
-    this.rows = new Map();
-    this.sorted = { column: "", down: false };
+    this.columns = makeColumns(select);
+    this.table = new Table("processes", "Processes", { rank: (p) => RANKS[processKind(p)] ?? 2, decorate });
+    this.table.element.classList.add("tall");
     this.filter = h("input", { type: "search", placeholder: "name, host or state", "aria-label":
       "Show processes with this text", input: () => this.show() });
     this.counts = h("div", { class: "counts", "aria-live": "polite" });
-    this.body = h("tbody");
-    this.headers = COLUMNS.map(([name, , isNumber]) => h("th", { scope: "col", class: isNumber ? "number" : "" },
-      h("button", { type: "button", click: () => this.sortBy(name) }, name)));
-    this.element = h("div", {},
-      h("div", { class: "bar" }, this.filter, this.counts),
-      h("div", { class: "card table tall", tabindex: "0", role: "region", "aria-label": "Processes" },
-        h("table", { class: "processes" }, h("thead", {}, h("tr", {}, ...this.headers)), this.body)));
+    this.element = h("div", {}, h("div", { class: "bar" }, this.filter, this.counts), this.table.element);
   }
 
   forget() {
@@ -62,81 +45,48 @@ export class Processes {
     this.element.scrollIntoView({ block: "start" });
   }
 
-  sortBy(column) {
-    const isSame = this.sorted.column === column;
-    this.sorted = isSame && this.sorted.down ? { column: "", down: false } : { column, down: isSame };
-    COLUMNS.forEach(([name], i) => {
-      const direction = this.sorted.down ? "descending" : "ascending";
-      this.headers[i].setAttribute("aria-sort", this.sorted.column === name ? direction : "none");
-    });
-    this.show();
-  }
-
   show() {
-    const all = this.order.map((name) => this.known.get(name)).map(({ process, at }) =>
-      ({ ...process, up: process.up === null ? null : process.up + (Date.now() - at) / 1000 }));
+    const all = this.order.map((name) => this.known.get(name)).map(({ process, at }) => ({ ...process,
+      key: process.name, up: process.up === null ? null : process.up + (Date.now() - at) / 1000 }));
     this.showCounts(all);
     const text = this.filter.value.trim().toLowerCase();
-    const shown = this.sort(all.filter((p) => !text ||
+    this.table.show(this.columns, all.filter((p) => !text ||
       `${p.name} ${p.host} ${stateLabel(p.state)} ${p.job}`.toLowerCase().includes(text)));
-    const names = new Set(shown.map((p) => p.name));
-    for (const [name, row] of this.rows) {
-      if (!names.has(name)) {
-        row.element.remove();
-        this.rows.delete(name);
-      }
-    }
-    shown.forEach((process, i) => {
-      const row = this.rows.get(process.name) || this.makeRow(process);
-      row.update(process);
-      if (this.body.children[i] !== row.element) this.body.insertBefore(row.element, this.body.children[i]);
-    });
-  }
-
-  sort(processes) {
-    const { column, down } = this.sorted;
-    const rank = { bad: 0, warn: 1 };
-    const value = VALUES[column]
-      ? (p) => p[VALUES[column]] ?? -1
-      : column ? COLUMNS.find(([name]) => name === column)[1] : (p) => rank[processKind(p)] ?? 2;
-    const sorted = processes.map((p, i) => [value(p), i, p]).sort((a, b) =>
-      (a[0] < b[0] ? -1 : a[0] > b[0] ? 1 : 0) * (down ? -1 : 1) || a[1] - b[1]);
-    return sorted.map(([, , p]) => p);
   }
 
   showCounts(all) {
     const counts = new Map();
-    for (const p of all) {
-      const label = hasJustFailed(p) && p.state !== "failed" ? "just failed" : stateLabel(p.state);
-      const found = counts.get(label) || { number: 0, kind: processKind(p) };
-      counts.set(label, { ...found, number: found.number + 1 });
-    }
-    const texts = [...counts].map(([label, { number, kind }]) => [`${number} ${label}`, kind]);
-    if (this.counted === JSON.stringify(texts)) return;
-    this.counted = JSON.stringify(texts);
-    this.counts.replaceChildren(...texts.map(([label, kind]) => h("span", { class: `state ${kind}` }, label)));
+    for (const { state } of all) counts.set(state, (counts.get(state) || 0) + 1);
+    const texts = JSON.stringify([...counts]);
+    if (this.counted === texts) return;
+    this.counted = texts;
+    this.counts.replaceChildren(...[...counts].map(([state, number]) =>
+      h("span", { class: `state ${stateKind(state)}` }, `${number} ${stateLabel(state)}`)));
   }
+}
 
-  makeRow(first) {
-    const name = first.name;
-    const cells = COLUMNS.map(([, , isNumber], i) => h("td", { class: isNumber ? "number" : i === 8 ? "last" : "" }));
-    const open = h("button", { type: "button", class: "link", click: () => this.select(name) }, name);
-    cells[0].append(open);
-    const state = h("span", { class: "state" });
-    cells[2].append(state);
-    const row = { element: h("tr", {}, ...cells), update: (process) => {
-      const kind = processKind(process);
-      if (row.element.className !== kind) row.element.className = kind;
-      COLUMNS.forEach(([, text], i) => {
-        if (i !== 0) setText(i === 2 ? state : cells[i], text(process));
-      });
-      if (process.state === "running" && kind === "bad") setText(state, "restarted");
-      state.className = `state ${kind}`;
-      const { failure } = process;
-      row.element.title = failure ? `${failure.why}; ${failure.next}` : "";
-    } };
-    row.element.dataset.name = name;
-    this.rows.set(name, row);
-    return row;
-  }
+function makeColumns(select) {
+  const number = (name, value, text) => ({ name, value, isNumber: true, text: (p) => (value(p) === null ? "" : text(value(p))) });
+  return [
+    { name: "process", value: (p) => p.name, show: (cell, { name }) => cell.firstChild ||
+      cell.append(h("button", { type: "button", class: "link", click: () => select(name) }, name)) },
+    { name: "host", value: (p) => p.host },
+    { name: "state", value: (p) => stateLabel(p.state), show: (cell, process) => {
+      const kind = processKind(process), isBack = process.state === "running" && kind === "bad";
+      showState(cell, isBack ? "running again" : stateLabel(process.state), kind);
+    } },
+    number("uptime", (p) => p.up, formatDuration),
+    number("frames/s", (p) => p.frames_per_second, (rate) => rate.toFixed(0)),
+    number("CPU", (p) => p.cpu, (percent) => `${percent}%`),
+    number("memory", (p) => p.memory, (mib) => `${mib.toLocaleString("en")} MiB`),
+    number("restarts", (p) => p.restarts, String),
+    { name: "last log line", value: (p) => p.last.replace(/\u001b\[[0-9;]*m/g, ""), className: "last" },
+  ];
+}
+
+function decorate(row, process) {
+  const { name, failure } = process;
+  setAttribute(row, "class", processKind(process));
+  setAttribute(row, "data-name", name);
+  setAttribute(row, "title", failure ? `${failure.why}; ${failure.next}` : "");
 }

@@ -3,7 +3,7 @@
 import { formatDuration, formatNumber } from "./charts.js";
 import { Control } from "./control.js";
 import { Curves } from "./curves.js";
-import { h, isOver, setText, stateKind, stateLabel } from "./dom.js";
+import { h, isOver, setText, showState, stateKind, stateLabel } from "./dom.js";
 import { Events } from "./events.js";
 import { Flow } from "./flow.js";
 import { Hosts } from "./hosts.js";
@@ -20,12 +20,12 @@ export class RunPage {
     this.about = null;
     this.processes = [];
     this.title = h("h1", {}, "Run");
-    this.state = h("span", { class: "state idle" });
+    this.state = h("span");
     this.facts = h("p", { class: "soft facts" });
     this.verdict = h("p", { class: "verdict" });
     this.notes = h("div", { class: "notes" });
     this.tiles = h("div", { class: "tiles" });
-    this.events = new Events();
+    this.events = new Events(() => [this.parts.curves, this.parts.hosts].forEach((part) => part.grid.redraw()));
     this.logs = new Logs(key);
     const select = (name) => this.logs.open(name);
     this.parts = {
@@ -92,8 +92,7 @@ export class RunPage {
     const { status, about } = content;
     setText(this.title, about.level_name ? `${about.level_name} · ${status.name}` : status.name);
     document.title = `${status.name}: ${stateLabel(status.state)}`;
-    setText(this.state, stateLabel(status.state));
-    this.state.className = `state ${stateKind(status.state)}`;
+    showState(this.state, stateLabel(status.state), stateKind(status.state));
     const started = status.seconds ? `started ${formatDuration(status.seconds)} ago` : "";
     setText(this.facts, [about.algorithm, about.agent_name, `seed ${about.seed ?? "–"}`, started,
       status.logdir].filter(Boolean).join(" · "));

@@ -1,167 +1,237 @@
-// All runs side by side: a table with each run's curve, and the returns of chosen ones in one chart.
+// All runs: a metric of the ticked ones, in a chart for each level, and a table of all.
+//
+// Runs that differ only in the seed are one line: their mean, in a band from the lowest to the highest.
 
-import { Chart, formatDuration, formatNumber, OVER_TIME } from "./charts.js";
-import { fetchJson, h, isOver, setText, stateKind, stateLabel, svg } from "./dom.js";
-
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#b8860b", "#8a8a8a", "#882255"];
-const REFRESH_MS = 10_000;
+import { ChartGrid, formatDuration, formatNumber, MOST_LINES, OVER_TIME } from "./charts.js";
+import { fetchJson, h, isOver, makeAxisChoice, setText, showState, stateKind, stateLabel, svg } from "./dom.js";
+import { Table } from "./table.js";
 
 export class RunsPage {
-  constructor() {
+  constructor({ panels, folder }) {
+    this.panels = panels;
+    this.folder = folder;
     this.runs = [];
-    this.curves = new Map(); // by run: its coarse columns
-    this.chosen = new Set();
-    this.axis = "frames";
-    this.rows = new Map();
-    this.body = h("tbody");
-    this.note = h("p", { class: "soft" }, "Looking for runs.");
+    this.curves = new Map(); // by run: its coarse columns, and to which row and metric they belong
+    this.ticks = new Map(); // by run: what the user chose; by default, a run that has rows is drawn
+    this.filter = h("input", { type: "search", placeholder: "name, state or setting", "aria-label":
+      "Show runs with these words", input: () => this.reload() });
+    this.metric = h("select", { "aria-label": "Metric", change: () => this.reload() },
+      ...panels.map(({ key, title }) => h("option", { value: key }, title)));
+    this.axis = makeAxisChoice(() => this.show());
+    this.others = h("input", { type: "checkbox", change: () => this.reload() });
+    this.othersLabel = h("span");
+    this.othersChoice = h("label", {}, this.others, this.othersLabel);
+    this.all = h("input", { type: "checkbox", "aria-label": "draw all of these runs", change: () => {
+      for (const run of this.shown) this.ticks.set(run.key, this.all.checked);
+      this.show();
+    } });
     this.part = h("span", { class: "soft" });
-    this.chartPlace = h("div", { class: "compare" });
-    this.axisPicker = h("select", { change: (event) => { this.axis = event.target.value; this.compare(); } },
-      h("option", { value: "frames" }, "over frames"), h("option", { value: "seconds" }, "over training time"));
-    this.element = h("div", { class: "page" },
-      h("h1", {}, "Runs"),
-      h("section", { class: "card compare-card" },
-        h("div", { class: "bar" }, h("h2", {}, "Mean return, side by side"), this.part,
-          h("label", {}, h("span", { class: "hidden" }, "Axis"), this.axisPicker)),
-        this.chartPlace),
-      h("section", { class: "card table" },
-        h("table", { class: "runs" },
-          h("thead", {}, h("tr", {}, ...["", "run", "state", "level", "algorithm", "frames", "frames/s",
-            "return", "lag", "curve"].map((name) => h("th", { scope: "col",
-            class: ["frames", "frames/s", "return", "lag"].includes(name) ? "number" : "" }, name)))),
-          this.body), this.note));
-    this.timer = setInterval(() => this.refresh(), REFRESH_MS);
-  }
-
-  reload() {
-    this.refresh();
+    this.note = h("p", { class: "soft" }, "Looking for runs.");
+    this.grid = new ChartGrid(() => this.reload());
+    this.table = new Table("runs", "Runs", { decorate: (row, { seconds }) => {
+      row.title = seconds === null ? "" : `${formatDuration(seconds)} of training`;
+    } });
+    this.element = h("div", { class: "page" }, h("h1", {}, "Runs"),
+      h("div", { class: "bar choices" }, this.filter, this.metric, this.axis, this.othersChoice, this.part),
+      this.grid.element, this.note, this.table.element);
   }
 
   tell(name, content) {
     if (name !== "runs") return;
-    const isFirst = !this.runs.length;
     this.runs = content;
-    if (isFirst) for (const run of content.slice(0, 4)) this.chosen.add(run.key);
+    this.reload();
+  }
+
+  /** The runs that the table shows. */
+  get shown() {
+    const words = this.filter.value.toLowerCase().split(/\s+/);
+    return this.runs.filter((run) => {
+      const settings = Object.entries(run.settings).map((pair) => pair.join("="));
+      const text = [run.name, stateLabel(run.state), run.logdir, ...settings].join("\n").toLowerCase();
+      return (this.others.checked || !run.elsewhere) && words.every((word) => text.includes(word));
+    });
+  }
+
+  isTicked(run) {
+    return this.ticks.get(run.key) ?? run.frames !== null;
+  }
+
+  /** Fetch the curves of the runs that are shown, those of ended ones once. */
+  async reload() {
+    const turn = this.turn = {}, metric = this.metric.value;
     this.show();
-    if (isFirst) this.refresh();
+    for (const run of this.shown) {
+      if (document.hidden || turn !== this.turn) return; // another call goes on
+      const known = this.curves.get(run.key);
+      if (known && known.frames === run.frames && known.metric === metric) continue;
+      try {
+        const columns = await fetchJson(`run/${run.key}/history?brief=${encodeURIComponent(metric)}`);
+        this.curves.set(run.key, { frames: run.frames, metric, columns });
+      } catch {
+        // it was removed
+      }
+    }
+    this.show();
   }
 
   show() {
-    setText(this.note, this.runs.length ? `${this.runs.length} runs; the newest first` :
-      "There is no run yet. A run appears here once it has started.");
-    for (const [key, row] of this.rows) {
-      if (!this.runs.some((run) => run.key === key)) {
-        row.element.remove();
-        this.rows.delete(key);
-      }
-    }
-    this.runs.forEach((run, i) => {
-      const row = this.rows.get(run.key) || this.makeRow(run);
-      row.update(run);
-      if (this.body.children[i] !== row.element) this.body.insertBefore(row.element, this.body.children[i]);
-    });
+    const { shown } = this, others = this.runs.filter((run) => run.elsewhere).length;
+    this.othersChoice.hidden = !others;
+    setText(this.othersLabel, ` and ${countRuns(others)} of other folders`);
+    this.all.checked = shown.length > 0 && shown.every((run) => this.isTicked(run));
+    setText(this.note, shown.length ? `${countRuns(shown.length)}, the newest first` : this.runs.length
+      ? "No run is shown." : `There is no run in ${this.folder} yet. A run appears here once it has started.`);
+    this.table.show(this.makeColumns(shown), shown);
+    if (!document.hidden) this.draw(shown.filter((run) => this.isTicked(run)));
   }
 
-  makeRow(run) {
-    const box = h("input", { type: "checkbox", "aria-label": `compare ${run.name}`, change: (event) => {
-      if (event.target.checked) this.chosen.add(run.key);
-      else this.chosen.delete(run.key);
-      this.compare();
-    } });
-    box.checked = this.chosen.has(run.key);
-    const cells = Object.fromEntries(["level", "algorithm", "frames", "rate", "value", "lag"].map((name) =>
-      [name, h("td", { class: ["level", "algorithm"].includes(name) ? "" : "number" })]));
-    const state = h("span", {}), end = h("span", { class: "soft end" }), spark = h("td", { class: "spark" });
-    const link = h("a", { href: `#/run/${run.key}` });
-    const element = h("tr", {}, h("td", {}, box), h("td", {}, link), h("td", {}, state, end),
-      ...Object.values(cells), spark);
-    const row = { element, spark, update: (now) => {
-      setText(link, now.name);
-      link.title = now.logdir;
-      setText(state, stateLabel(now.state));
-      state.className = `state ${stateKind(now.state)}`;
-      setText(end, isOver(now.state) ? now.verdict.replace(/^(ended|failed)(: )?/, "") : "");
-      setText(cells.level, now.level);
-      setText(cells.algorithm, now.algorithm);
-      setText(cells.frames, formatNumber(now.frames));
-      setText(cells.rate, now.state === "running" ? formatNumber(now.frames_per_second) : "");
-      setText(cells.value, now.episode_return == null ? "–" : now.episode_return.toFixed(2));
-      setText(cells.lag, now.policy_lag == null ? "–" : now.policy_lag.toFixed(1));
-      element.title = now.seconds == null ? "" : `${formatDuration(now.seconds)} of training`;
-    } };
-    this.rows.set(run.key, row);
-    return row;
+  makeColumns(shown) {
+    const metric = this.panels.find(({ key }) => key === this.metric.value);
+    const setting = (name, title = name) => ({ name: title, value: (run) => run.settings[name] });
+    const number = (name, value) => ({ name, value, isNumber: true,
+      text: (run) => (value(run) === null ? "" : formatNumber(value(run))) });
+    const settings = listDiffering(shown).filter((name) => name !== "level_name" && name !== "algorithm");
+    return [
+      { name: "", heading: this.all, className: "tick", show: (cell, run) => this.showBox(cell, run) },
+      { name: "run", value: ({ name }) => name, className: "name", show: showLink },
+      { name: "state", value: ({ state }) => stateLabel(state), className: "end", show: showEnd },
+      setting("level_name", "level"), setting("algorithm"), ...settings.map((name) => setting(name)),
+      number("frames", (run) => run.frames),
+      number("frames/s", (run) => (run.state === "running" ? run.frames_per_second : null)),
+      number(metric.title, (run) => this.readCurve(run).at(-1)?.[1] ?? null),
+      number("lag", (run) => run.policy_lag),
+      { name: "curve", className: "spark", show: (cell, run) => this.showSpark(cell, run) },
+    ];
   }
 
-  /** Fetch the curves of the runs, those of ended ones once. */
-  async refresh() {
-    if (document.hidden) return;
-    for (const run of this.runs) {
-      const known = this.curves.get(run.key);
-      if (known && known.frames === run.frames) continue;
-      try {
-        this.curves.set(run.key, { frames: run.frames, columns: await fetchJson(`run/${run.key}/history?brief`) });
-      } catch {
-        continue; // it was removed
-      }
-      if (!this.chartPlace.isConnected) return;
-      const row = this.rows.get(run.key);
-      if (row) row.spark.replaceChildren(drawSpark(this.curves.get(run.key).columns));
+  showBox(cell, run) {
+    if (!cell.firstChild) {
+      cell.append(h("input", { type: "checkbox", "aria-label": `draw ${run.name}`, change: (event) => {
+        this.ticks.set(run.key, event.target.checked);
+        this.show();
+      } }));
     }
-    this.compare();
+    cell.firstChild.checked = this.isTicked(run);
   }
 
-  compare() {
-    const chosen = this.runs.filter((run) => this.chosen.has(run.key) &&
-      this.curves.get(run.key)?.columns.episode_return);
-    const shown = chosen.slice(0, COLOURS.length);
-    setText(this.part, chosen.length > shown.length ? `${shown.length} of ${chosen.length} runs are drawn` : "");
-    this.chart?.destroy();
-    this.chart = null;
-    if (!shown.length) {
-      this.chartPlace.replaceChildren(h("p", { class: "soft" }, "Choose runs in the table to compare their returns."));
-      return;
+  showSpark(cell, run) {
+    const known = this.curves.get(run.key);
+    if (cell.known !== known) cell.replaceChildren(drawSpark(this.readCurve(run, "frames")));
+    cell.known = known;
+  }
+
+  /** Return the points (x, y) of a run's curve. */
+  readCurve(run, axis = this.axis.value) {
+    const { [axis]: x = [], [this.metric.value]: y = [] } = this.curves.get(run.key)?.columns || {};
+    return x.map((each, i) => [each, y[i] ?? null]).filter(([at, value]) => at !== null && value !== null);
+  }
+
+  /** Draw the curves of these runs, with a colour for each kind of settings. */
+  draw(runs) {
+    const drawn = runs.filter((run) => this.readCurve(run).length);
+    const names = listDiffering(drawn).filter((name) => name !== "level_name" && name !== "seed");
+    const apart = tellApart(drawn, ["algorithm", ...names.filter((name) => name !== "algorithm")]);
+    const kinds = groupBy(drawn, (run) => describe(run, apart));
+    const colours = [...kinds.keys()].sort().slice(0, MOST_LINES); // whichever run is the newest
+    setText(this.part, kinds.size > colours.length ? `${colours.length} of ${kinds.size} lines are drawn` : "");
+    const { title, share } = this.panels.find(({ key }) => key === this.metric.value);
+    const charts = [];
+    for (const [level, here] of groupBy(drawn, (run) => run.settings.level_name || "unknown level")) {
+      const members = groupBy(here, (run) => describe(run, apart));
+      const lines = colours.filter((kind) => members.has(kind)).map((kind) => [kind, members.get(kind)]);
+      const curves = lines.map(([, some]) => some.map((run) => this.readCurve(run)));
+      const x = [...new Set(curves.flat(2).map(([at]) => at))].sort((a, b) => a - b);
+      charts.push({ name: level, x, lines: curves.map((each) => combine(each, x)),
+        options: { title: level, unit: title, share, height: 260, xTitle: "frames", sync: "runs",
+          ...(this.axis.value === "seconds" ? OVER_TIME : {}),
+          lines: lines.map(([kind, some]) => ({ label: nameLine(kind, some), colour: colours.indexOf(kind) })) } });
     }
-    const isTime = this.axis === "seconds";
-    this.chart = new Chart({ title: "", xTitle: "frames", height: 260, ...(isTime ? OVER_TIME : {}),
-      lines: shown.map((run, i) => ({ label: run.name, colour: COLOURS[i] })) });
-    this.chartPlace.replaceChildren(this.chart.figure);
-    this.chart.figure.classList.remove("card");
-    const lists = shown.map((run) => {
-      const { columns } = this.curves.get(run.key);
-      return [columns[this.axis].mean, columns.episode_return.mean];
-    });
-    const { data } = joinByX(lists);
-    this.chart.setData(data[0], data.slice(1));
+    const text = JSON.stringify(charts);
+    if (text !== this.drawn) this.grid.show(charts); // an unchanged one keeps its pointer and its part
+    this.drawn = text;
   }
 
   destroy() {
-    clearInterval(this.timer);
-    this.chart?.destroy();
+    this.turn = null;
+    this.grid.destroy();
   }
 }
 
-/** Join lists of (x, y) to one list of x, with null where a line has no point. */
-function joinByX(lists) {
-  const all = [...new Set(lists.flatMap(([x]) => x))].filter((x) => x !== null).sort((a, b) => a - b);
-  const lines = lists.map(([x, y]) => {
-    const at = new Map(x.map((each, i) => [each, y[i]]));
-    return all.map((each) => at.get(each) ?? null);
-  });
-  return { data: [all, ...lines] };
+function countRuns(number) {
+  return `${number} run${number === 1 ? "" : "s"}`;
 }
 
-function drawSpark(columns) {
-  const width = 120, height = 28, y = columns.episode_return?.mean, x = columns.frames?.mean;
-  if (!x || !y) return h("span", { class: "soft" }, "–");
-  const known = x.map((each, i) => [each, y[i]]).filter(([, value]) => value !== null);
-  if (known.length < 2) return h("span", { class: "soft" }, "–");
-  const low = Math.min(...known.map((p) => p[1])), high = Math.max(...known.map((p) => p[1]));
-  const end = known[known.length - 1][0] || 1;
-  const points = known.map(([a, b]) =>
-    `${((a / end) * width).toFixed(1)},${(height - 2 - ((b - low) / (high - low || 1)) * (height - 4)).toFixed(1)}`);
+function groupBy(items, key) {
+  const groups = new Map();
+  for (const item of items) groups.set(key(item), [...(groups.get(key(item)) || []), item]);
+  return groups;
+}
+
+/** Return the names of the settings of which runs have different values; one that a run lacks is equal. */
+function listDiffering(runs) {
+  const values = groupBy(runs.flatMap((run) => Object.entries(run.settings)), ([name]) => name);
+  return [...values.keys()].filter((name) => new Set(values.get(name).map(([, value]) => value)).size > 1);
+}
+
+/** Return the first of these settings that tell runs apart as well as all of them. */
+function tellApart(runs, names) {
+  const count = (some) => new Set(runs.map((run) => describe(run, some))).size;
+  return names.reduce((kept, name) => (count([...kept, name]) > count(kept) ? [...kept, name] : kept), []);
+}
+
+function describe({ settings }, names) {
+  return names.filter((name) => name in settings)
+    .map((name) => (name === "algorithm" ? settings[name] : `${name}=${settings[name]}`)).join(", ");
+}
+
+function nameLine(kind, runs) {
+  const seeds = new Set(runs.map((run) => run.settings.seed)).size;
+  const many = seeds === runs.length ? `${seeds} seeds` : countRuns(runs.length);
+  if (runs.length === 1) return kind || runs[0].name;
+  return kind ? `${kind} (${many})` : many;
+}
+
+/** Return the mean, lowest and highest of curves at each x, of those that have come so far. */
+function combine(curves, x) {
+  const all = curves.map((points) => interpolate(points, x));
+  const [mean, low, high] = [(y) => y.reduce((a, b) => a + b, 0) / y.length, (y) => Math.min(...y), (y) => Math.max(...y)]
+    .map((join) => x.map((_, i) => {
+      const here = all.map((y) => y[i]).filter((value) => value !== null);
+      return here.length ? join(here) : null;
+    }));
+  return { mean, low, high };
+}
+
+/** Return a curve's values at each x, null before its first point and after its last one. */
+function interpolate(points, x) {
+  let i = 0;
+  return x.map((at) => {
+    while (i < points.length - 1 && points[i + 1][0] <= at) i++;
+    const [[from, y], [to, next]] = [points[i], points[i + 1] || points[i]];
+    if (at < from || at > to) return null;
+    return to > from ? y + ((at - from) / (to - from)) * (next - y) : y;
+  });
+}
+
+function showLink(cell, { key, name, logdir }) {
+  if (!cell.firstChild) cell.append(h("a", { href: `#/run/${key}` }));
+  setText(cell.firstChild, name);
+  cell.firstChild.title = logdir;
+}
+
+function showEnd(cell, { state, verdict }) {
+  showState(cell, stateLabel(state), stateKind(state));
+  if (!cell.children[1]) cell.append(h("span", { class: "soft" }));
+  setText(cell.children[1], isOver(state) ? verdict.replace(/^(ended|failed)(: )?/, "") : "");
+}
+
+function drawSpark(points) {
+  if (points.length < 2) return "";
+  const width = 120, height = 28, y = points.map(([, value]) => value), end = points.at(-1)[0] || 1;
+  const low = Math.min(...y), range = Math.max(...y) - low || 1;
+  const drawn = points.map(([at, value]) =>
+    `${((at / end) * width).toFixed(1)},${(height - 2 - ((value - low) / range) * (height - 4)).toFixed(1)}`);
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
-    "aria-label": `from ${formatNumber(known[0][1])} to ${formatNumber(known[known.length - 1][1])}` },
-  svg("polyline", { points: points.join(" "), class: "spark-line" }));
+    "aria-label": `from ${formatNumber(y[0])} to ${formatNumber(y.at(-1))}` },
+  svg("polyline", { points: drawn.join(" "), class: "spark-line" }));
 }

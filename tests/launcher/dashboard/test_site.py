@@ -146,7 +146,11 @@ def test_a_page_is_told_what_status_and_the_rows_have(large, tmp_path):
     assert found["about"]["row"] == large.row(49)
     assert found["about"]["about"]["level_name"] == "PongNoFrameskip-v4"
     assert [run["name"] for run in found["runs"]] == ["night"]
-    assert found["runs"][0]["episode_return"] == large.row(49)["episode_return"]
+    assert found["runs"][0]["policy_lag"] == large.row(49)["policy_lag"]
+    assert found["runs"][0]["settings"]["level_name"] == "PongNoFrameskip-v4"
+    brief = _get(client, f"/run/{key}/history?brief=policy_lag").json
+    lags = [large.row(i)["policy_lag"] for i in range(1, 50)]
+    assert brief["policy_lag"] == pytest.approx(lags, rel=1e-8)
     history = _get(client, f"/run/{key}/history?keys=episode_return").json
     assert history["episode_return"]["mean"] == pytest.approx(
         [large.row(i)["episode_return"] for i in range(1, 50)], rel=1e-8
