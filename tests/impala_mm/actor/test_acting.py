@@ -146,16 +146,9 @@ def test_an_actor_s_noise_differs_between_its_environments_and_steps():
     ],
 )
 def test_tensorflow_computes_what_numpy_does_not(observation, settings):
-    algorithm, traces = _algorithm(observation, Discrete(4), **settings), []
-
-    def traced(entry, core_state, exploration):
-        traces.append(None)
-        return type(algorithm).act(algorithm, entry, core_state, exploration)
-
-    algorithm.act = traced
+    algorithm = _algorithm(observation, Discrete(4), **settings)
     act = Act(algorithm, SIZE)
     assert not act.by_numpy
-    assert len(traces) == 1, "tracing a large network takes seconds"
     actions, _, (parameters,) = act(_entries(algorithm, np.random.default_rng(0)), [], NUMBER)
     assert (actions.shape, actions.dtype, parameters.shape) == ((SIZE,), np.int32, (SIZE, 4))
 
@@ -195,26 +188,3 @@ def test_a_player_acts_by_the_policy_that_it_loaded_last():
     for version in (1, 2, 3):
         unrolls, _ = codec.decode(tf.constant(player.play(lambda v=version: load(v))))
         assert (unrolls.extras.numpy()[1:] == version).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "agent_name", "actions", "masked"),
-    [
-        ("r2d2", "MLPLSTMAgent", Discrete(4), False),
-        ("sac", "MLPAgent", BOX, False),
-    ],
-)
-def test_numpy_computes_the_acting_of_algorithms_that_learn_values(
-    monkeypatch, name, agent_name, actions, masked
-):
-    algorithm = _algorithm(VECTOR, actions, masked, agent_name, algorithm=name)
-    entry = _entries(algorithm, np.random.default_rng(1))
-    state = tf.nest.flatten(algorithm.initial_state(SIZE))
-    (chosen, after, extras), (_, expected, of_tensorflow) = (
-        act(entry, state, NUMBER) for act in _both(algorithm, monkeypatch)
-    )
-    assert tf.nest.flatten(chosen)[0].shape[0] == SIZE
-    for one, other in zip(after, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
-    for one, other in zip(extras, of_tensorflow, strict=True):  # the largest value is not random
-        np.testing.assert_allclose(one[:, 1], other[:, 1], atol=1e-5)

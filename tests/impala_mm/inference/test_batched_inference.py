@@ -1,5 +1,6 @@
 """Inference at the learner, over real calls: repeats, actors that vanish, and the unrolls."""
 
+import functools
 import threading
 import time
 
@@ -27,7 +28,6 @@ from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import Step
 from impala_mm.inference import environment_group
 from impala_mm.inference.batched_inference import BatchedInference
-from impala_mm.inference.environment_group import EnvironmentGroup
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.transport.client import Client, Delivery, Refused, StreamLost, Unreachable
 from impala_mm.transport.messages import Reply
@@ -221,31 +221,6 @@ def test_an_actor_whose_learner_became_another_process_starts_over(there):
     there.taken(2)
 
 
-def test_rows_of_a_group_in_a_batch_are_given_to_no_other_in_it(there):
-    hand, acts = Hand(there), there.inference
-    hand.act(0)
-    other, decode = Hand(there, actor=1), acts._codec.decode
-    taken, take = [], acts._states.allocate
-
-    def joins_meanwhile(content, environments):
-        acts.forget(0)  # as its next hello does, in another thread
-        return decode(content, environments)
-
-    def takes(many):
-        taken.append(take(many).tolist())
-        return np.array(taken[-1], np.int32)
-
-    acts._codec.decode, acts._states.allocate = joins_meanwhile, takes
-    two = np.array([list(hand.header._replace(number=1)), list(other.header)])
-    with acts._lock:
-        acts._groups[other.header.stream_key] = EnvironmentGroup(there.algorithm.unroll, 2, [])
-    content = hand.step(1)
-    acts._write_steps(two, np.array([content, content], object))
-    assert taken == [[2, 3]]
-    acts._write_steps(two[:0], np.array([], object))
-    assert acts._states.allocate(2).tolist() == [0, 1], "they are free now"
-
-
 def test_before_there_is_a_policy_an_actor_is_taken_by_nobody():
     algorithm = remotely.Random("telling:Telling-v0", length=1)
     with remotely.remote(algorithm, published=False) as there:
@@ -421,45 +396,20 @@ def test_an_actor_whose_reset_takes_minutes_keeps_its_episodes(there):
         hand.ask(2).wait()
 
 
-def test_environments_are_not_closed_while_an_actor_that_only_steps_steps_them(there):
-    """It ends while one steps; `run` must wait for that step, and no other may begin."""
-    stop, running = threading.Event(), threading.Event()
-    made = make_environments("telling:Telling-v0", 1, seed=0)
-
-    class Slow:
-        def step(self, actions):
-            running.set()
-            assert stop.wait(20)
-            time.sleep(0.3)
-            step = made.step(actions)
-            running.clear()
-            return step
-
-        def __getattr__(self, name):
-            return getattr(made, name)
-
-    me = there.me(0) | {"groups": [1]}
-    actor = SteppingActor(
-        there.address, me, remotely.TOKEN, [(Slow(), 1)], print, stop, Heartbeat()
-    )
-    asking = threading.Thread(target=lambda: running.wait(20) and stop.set())
-    asking.start()
-    run(actor, stop, Heartbeat())
-    asking.join()
-    assert not running.is_set()
-    actor.join(20)
-    assert actor.failure is None
-    assert not running.is_set(), "no further step began"
-
-
-def test_an_actor_waits_for_a_step_that_does_not_end_only_so_long(there, monkeypatch):
-    monkeypatch.setattr(stepping_actor, "_LAST_STEP_SECONDS", 0.2)
+def test_a_running_step_is_waited_for_but_one_that_does_not_end_only_so_long(there, monkeypatch):
+    """Environments are closed next."""
     stop, ends = threading.Event(), threading.Event()
-    actor = SteppingActor(there.address, {}, remotely.TOKEN, [], print, stop, Heartbeat())
-    actor.waits, actor.run = False, ends.wait
-    stop.set()
-    with within(5.0):
-        run(actor, stop, Heartbeat())
+    for seconds, ended in ((20.0, True), (0.2, False)):
+        monkeypatch.setattr(stepping_actor, "_LAST_STEP_SECONDS", seconds)
+        actor = SteppingActor(there.address, {}, remotely.TOKEN, [], print, stop, Heartbeat())
+        actor.waits, actor.run = False, functools.partial(ends.wait, 0.5 if ended else None)
+        stop.set()
+        with within(5.0):
+            run(actor, stop, Heartbeat())
+        assert actor.is_alive() != ended
+    with pytest.raises(stepping_actor._Ended):
+        actor.refuse_after_end()
+    assert not actor.waits, "no further step begins"
     ends.set()
     actor.join(20)
 

@@ -16,59 +16,19 @@ from impala_mm.policy import exports, saved_model
 from impala_mm.policy.policy import load_policy
 from impala_mm.runtime import lifecycle
 
-_STEPS, _GAMES = 12, 3
+_STEPS, _GAMES = 4, 3
 
 # A process with TensorFlow and the folder, and without this project.
 _ELSEWHERE = """
-import os, sys
-from pathlib import Path
-
+import sys
 for name in ("impala_mm", "nets", "launcher", "sonnet"):
     sys.modules[name] = None  # it cannot be imported
-import numpy as np
-import tensorflow as tf
-
-def play(agent, given, games):
-    act, begin = agent.signatures["serving_default"], agent.signatures["initial_state"]
-    state = begin(batch_size=tf.constant(games))
-    outs = []
-    for t in range(len(given["first"])):
-        entry = {name: tf.constant(given[name][t, :games]) for name in given}
-        out = act(exploration=tf.zeros([games]), **entry, **state)
-        state = {name: out[name] for name in state}
-        outs.append(out)
-    return {name: np.stack([out[name] for out in outs]) for name in ("action", "policy", "value")}
-
-def draw(folder, given):
-    agent = tf.saved_model.load(str(folder))
-    act, begin = agent.signatures["serving_default"], agent.signatures["initial_state"]
-    many = 4000
-    entry = {name: tf.repeat(tf.constant(given[name][0, :1]), many, 0) for name in given}
-    state = begin(batch_size=tf.constant(many))
-    outs = [act(exploration=tf.ones([many]), **entry, **state) for _ in range(2)]
-    return [out["action"].numpy() for out in outs], outs[0]["policy"][0].numpy()
-
-for folder in map(Path, sys.argv[1:]):
-    given = dict(np.load(folder.parent / "given.npz"))
-    agent = tf.saved_model.load(str(folder))
-    found = {f"{name}{games}": value for games in (1, given["first"].shape[1])
-             for name, value in play(agent, given, games).items()}
-    np.savez(folder.parent / "found.npz", **found)
-    if given["observation"].ndim == 3:
-        (one, another), policy = draw(folder, given)
-        (again, _), _ = draw(folder, given)
-        assert (one != another).any(), "each call draws the same"
-        assert (one != again).any(), "each server draws the same"
-        shares = np.bincount(one, minlength=len(policy)) / len(one)
-        assert abs(shares - policy).max() < 0.05, (shares, policy)
-    os.chdir(folder)
-    exec(Path("example.py").read_text())
-print("all is well")
+exec(open("example.py").read())
 """
 
 
 def _given(policy):
-    """Return made-up inputs of three games that start at different steps, the second one twice."""
+    """Return made-up inputs of three games, of which the second one starts anew at step 2."""
     draws = np.random.default_rng(3)
     seen = policy.spec.observation
     shape = (_STEPS, _GAMES, *seen.shape)
@@ -76,7 +36,7 @@ def _given(policy):
     blocks = draws.integers(256, size=(_STEPS, _GAMES, 7, 7, 1)).astype(np.uint8)
     blocks = blocks.repeat(12, axis=2).repeat(12, axis=3)
     first = np.zeros((_STEPS, _GAMES), bool)
-    first[0] = first[5, 1] = first[8, 2] = True
+    first[0] = first[2, 1] = True
     return {
         "observation": blocks if byte else draws.normal(size=shape).astype(np.float32),
         "first": first,
@@ -85,50 +45,14 @@ def _given(policy):
     }
 
 
-def _expected(policy, given, games):
-    state, found = policy.initial_state(games), {"action": [], "policy": [], "value": []}
-    for t in range(_STEPS):
-        names = ("observation", "last_reward", "last_action", "first")
-        entry = policy.entry(*[given[name][t, :games] for name in names])
-        judged = policy.judge(entry, state)
-        action, state, _ = policy.step(entry, state, explore=False)
-        for name, value in (("action", action), ("policy", judged.policy), ("value", judged.value)):
-            found[name].append(value)
-    return {name: np.stack(values) for name, values in found.items()}
-
-
 @pytest.mark.slow
-def test_elsewhere_an_export_does_what_the_policy_does_and_its_example_runs(tmp_path):
-    memory, pong = tmp_path / "memory", tmp_path / "pong"
-    save(memory, sure=True, level_name="memory", agent_name="MLPLSTMAgent")
-    save(pong, sure=True, level_name="PongNoFrameskip-v4", agent_name="ShallowConvAgent")
-    code, printed = run(sys.executable, "experiment.py", "--mode=export", f"--logdir={memory}")
+def test_elsewhere_an_exports_example_runs(tmp_path):
+    save(tmp_path, level_name="memory", agent_name="MLPLSTMAgent")
+    code, printed = run(sys.executable, "experiment.py", "--mode=export", f"--logdir={tmp_path}")
     assert code == 0, printed
-    assert f"cd {memory}/export && " in printed
-    policies = {memory: load_policy(memory), pong: load_policy(pong)}
-    saved_model.write_saved_model(policies[pong], _made(pong / "export"))
-    given = {}
-    for folder, policy in policies.items():
-        given[folder] = _given(policy)
-        np.savez(folder / "given.npz", **given[folder])
-
-    exports = [folder / "export" for folder in policies]
-    code, printed = run(sys.executable, "-I", "-c", _ELSEWHERE, *exports, cwd=tmp_path)
+    assert f"cd {tmp_path}/export && " in printed
+    code, printed = run(sys.executable, "-I", "-c", _ELSEWHERE, cwd=tmp_path / "export")
     assert code == 0, printed
-    assert "all is well" in printed
-    for folder, policy in policies.items():
-        found = np.load(folder / "found.npz")
-        for games in (1, _GAMES):
-            for name, value in _expected(policy, given[folder], games).items():
-                np.testing.assert_allclose(found[f"{name}{games}"], value, rtol=1e-4, atol=1e-5)
-        for name in ("policy", "value"):
-            spread = found[f"{name}{_GAMES}"].std(axis=(0, 1)).max()
-            assert spread > 0.02, f"{name} should depend on what is seen ({spread})"
-
-    described = json.loads((pong / "export" / "signature.json").read_text())
-    assert described["actions"] == ["NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE"]
-    frames = described["signatures"]["serving_default"]["inputs"]["state_frames_image"]
-    assert (frames["shape"], frames["dtype"]) == ([None, 21, 21, 3 * 16], "uint8")
 
 
 def _made(folder):
@@ -204,36 +128,40 @@ def test_an_export_has_the_share_of_random_actions_that_is_given(tmp_path, given
 @pytest.mark.parametrize(
     "flags",
     [
+        {"level_name": "memory", "agent_name": "MLPLSTMAgent"},
+        {"level_name": "PongNoFrameskip-v4", "agent_name": "ShallowConvAgent"},
         {"algorithm": "r2d2", "level_name": "memory", "value_rescaling": 0.1},
         {"algorithm": "dqn", "level_name": "catch", "value_distribution": "quantiles"},
     ],
 )
-def test_the_values_of_an_export_are_those_that_the_policy_judges(tmp_path, flags):
+def test_an_export_does_what_the_policy_does(tmp_path, flags):
     save(tmp_path / "run", sure=True, **flags)
     policy = load_policy(tmp_path / "run")
     saved_model.write_saved_model(policy, _made(tmp_path / "export"))
     agent = tf.saved_model.load(str(tmp_path / "export")).signatures
-    flat = agent["initial_state"](batch_size=tf.constant(2)) if flags["algorithm"] == "r2d2" else {}
-    state, given = policy.initial_state(2), _given(policy)
-    seen = []
-    for t in range(2):
-        names = ("observation", "last_reward", "last_action")
-        inputs = {name: given[name][t, :2] for name in names}
-        first = np.array([t == 0] * 2)
-        found = agent["serving_default"](
-            **{name: tf.constant(x) for name, x in inputs.items()},
-            first=tf.constant(first),
-            exploration=tf.zeros([2]),
-            **flat,
-        )
-        entry = policy.entry(*(inputs[name] for name in names), first)
-        values = policy.judge(entry, state).values
-        np.testing.assert_allclose(found["values"], values, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(found["value"], np.max(values, -1), rtol=1e-4, atol=1e-5)
-        _, state, _ = policy.step(entry, state, explore=False)
-        flat = {name: x for name, x in found.items() if name.startswith("state")}
-        seen.append(values)
-    assert np.abs(seen[0] - seen[1]).max() > 1e-2
+    kept = agent["initial_state"](tf.constant(_GAMES)) if "initial_state" in agent else {}
+    state, given, values = policy.initial_state(_GAMES), _given(policy), []
+    for t in range(_STEPS):
+        inputs = {name: value[t] for name, value in given.items()}
+        entry = policy.entry(*map(inputs.get, "observation last_reward last_action first".split()))
+        flat = {name: tf.constant(x) for name, x in inputs.items()} | kept
+        found = agent["serving_default"](exploration=tf.zeros([_GAMES]), **flat)
+        judged = policy.judge(entry, state)
+        action, state, _ = policy.step(entry, state, explore=False)
+        if "values" in found:
+            expected = {"values": judged.values, "value": np.max(judged.values, -1)}
+        else:
+            expected = {"policy": judged.policy, "value": judged.value, "action": action}
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+        kept = {name: x for name, x in found.items() if name.startswith("state")}
+        values.append(expected["value"])
+    assert np.std(values, axis=0).max() > 0.01, "the value should depend on what is seen"
+    described = json.loads((tmp_path / "export" / "signature.json").read_text())
+    outputs = described["signatures"]["serving_default"]["outputs"]
+    assert kept.keys() == {name for name in outputs if name.startswith("state")}
+    if flags["level_name"].startswith("Pong"):
+        assert described["actions"][:3] == ["NOOP", "FIRE", "RIGHT"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from impala_mm.transport.front import CONNECTIONS
     [
         (ROOT, ROOT / "runs/a", "make tensorboard"),
         (ROOT, "other/a", "tensorboard --logdir=other/a"),
-        (ROOT / "sandbox", "runs/a", "tensorboard --logdir=runs/a"),
         (ROOT / "sandbox", ROOT / "runs/a", f"tensorboard --logdir={ROOT}/runs/a"),
     ],
 )

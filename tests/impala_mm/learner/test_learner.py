@@ -19,7 +19,7 @@ from impala_mm.environments.make import make_environments
 from impala_mm.learner.learner import Learner, RunLimits, between_updates, root_message
 from impala_mm.learner.lockstep import AgreedStep
 from impala_mm.learner.sources.batch_source import RECORDED, BatchSource, Composition
-from impala_mm.learner.train_step import GradientNotFinite, StepResult, UpdateProfiler
+from impala_mm.learner.train_step import GradientNotFinite, UpdateProfiler
 
 
 class Two(group.SingleLearner):
@@ -107,18 +107,6 @@ def test_an_update_of_which_a_step_is_not_finite_is_neither_published_nor_saved(
     with between_updates(learner) as may_save:
         assert not may_save
     assert learner.updates == len(published) == 1
-
-
-@pytest.mark.parametrize("measured", [-60.0, 60.0])
-def test_a_clock_that_is_set_during_an_update_changes_no_share_of_time(measured, tmp_path):
-    learner = _learner(Config(), Stepping(bad_step=0), [], tmp_path)
-    result = StepResult({}, measured, ONES, learner._layout.values())
-    learner._train_step = lambda *of_batch: result
-    for _ in range(2):  # the time of the first update is left out
-        learner._step(AGREED, BATCH)
-    times = learner.meter.take_reading().times
-    assert 0 <= times["train"] < 30
-    assert 0 <= times["exchange"] < 30
 
 
 def test_a_learner_alone_saves_its_own_state_while_no_batch_comes(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """The start of a student's run: who loads and measures its teachers, and when nobody does."""
 
 import dataclasses
-import time
 import types
 
 import in_threads
@@ -140,22 +139,6 @@ def test_a_teacher_that_is_no_better_than_random_actions_is_refused_on_all_learn
     ):
         assert isinstance(found, phases.UnfitTeacher)
         assert "--teacher=x has a mean return of 1.00" in str(found)
-
-
-def test_a_learner_that_waits_for_another_ones_games_does_not_count_as_stalled(
-    monkeypatch, tmp_path
-):
-    beat, ages = tmp_path / "beat", []
-    monkeypatch.setenv("IMPALA_MM_HEARTBEAT", str(beat))
-
-    def start(of):
-        with phases.agreeing(of):
-            if of.rank:  # it still plays, and here sends no heartbeat itself
-                time.sleep(2.5)
-                ages.append(time.time() - beat.stat().st_mtime)
-
-    in_threads.together(2, start)
-    assert ages[0] < 2.0
 
 
 def test_a_resumed_run_does_not_take_another_teacher_for_the_one_whose_return_it_knows():

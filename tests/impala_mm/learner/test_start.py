@@ -9,8 +9,6 @@ from impala_mm.config.settings import Config
 from impala_mm.learner import start
 from impala_mm.runtime import devices, lifecycle
 
-SMALL = "--mlp_sizes=64,64"
-
 
 @pytest.mark.parametrize(
     ("flags", "cores", "learners", "counts", "said"),
@@ -19,7 +17,6 @@ SMALL = "--mlp_sizes=64,64"
         (["--algorithm=sac"], 2, 1, (1, 2), "two CPU cores, since products of matrices are large"),
         (["--algorithm=sac"], 2, 2, (1, 1), "one CPU core, since observations are small"),
         # Compiled: the second thread of the others answers actors.
-        (["--algorithm=sac", SMALL], 2, 1, (1, 2), "one CPU core, since observations are small"),
         (["--algorithm=sac", "--layer_norm"], 2, 1, (2, 2), "two CPU cores, since products"),
         (["--algorithm=sac", "--layer_norm"], 1, 1, (1, 2), "one CPU core, since"),
         (["--algorithm=sac", "--intra_op_threads=2"], 2, 1, (2, 2), "CPU"),

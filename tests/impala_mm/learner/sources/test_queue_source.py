@@ -1,15 +1,10 @@
 """Batches from the queue: the next one is prepared ahead, and errors are raised."""
 
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from processes import ROOT
 from supervising import until
 from unrolls import CODEC, LENGTH, unroll
 
@@ -43,40 +38,3 @@ def test_an_unroll_that_cannot_be_read_ends_the_learner_and_a_closed_queue_does_
     queue.enqueue([b"cut short", 0])
     with pytest.raises(tf.errors.InvalidArgumentError):
         until(lambda: source.next(timeout=0.1))
-
-
-STAGING = """
-import tensorflow as tf
-
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-
-import test_queue_source
-from impala_mm.runtime import devices
-
-devices.training_device = lambda: "/CPU:1"
-queue, source = test_queue_source._source()
-queue.enqueue_many([[test_queue_source.unroll(i) for i in range(2)], [0, 1]])
-batch = source.next(timeout=60)
-for name, tensor in [*batch.unrolls._asdict().items(), *batch._asdict().items()]:
-    if tf.is_tensor(tensor):
-        print(name, tensor.backing_device[-5:])
-"""
-
-
-@pytest.mark.slow
-def test_a_batch_lies_where_training_reads_it_but_for_what_is_read_here():
-    """A second CPU device in a process of its own stands for the GPU; flags stay on the CPU."""
-    paths = [str(path) for path in (Path(__file__).parent, ROOT / "tests" / "helpers", ROOT)]
-    printed = subprocess.run(
-        [sys.executable, "-c", STAGING],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    ).stdout
-    where = dict(line.split() for line in printed.splitlines())
-    there = {name for name, device in where.items() if device == "CPU:1"}
-    assert there == {"reward", "terminated", "truncated", "observation"}
-    assert where["first"] == where["weight"] == where["version"] == where["key"] == "CPU:0"

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from deadlines import Deadline
 from recorded_catch import record_catch
 
 from impala_mm.algorithms import registry
@@ -107,25 +106,6 @@ def test_learners_with_the_same_seed_share_a_pass(recorded):
     own = [_columns(batches)[:count] for batches, count in zip(both, (11, 10), strict=True)]
     everything, _ = _take(recorded, 7)
     assert sorted(own[0] + own[1]) == sorted(_columns(everything))
-
-
-def test_an_error_while_reading_reaches_the_learner(recorded):
-    algorithm, games = recorded
-
-    class _Broken:
-        earlier = 0
-
-        def __len__(self):
-            return len(games)
-
-        def write(self, number, entries):
-            raise ValueError("the disk has gone")
-
-    source = OfflineSource(_Broken(), algorithm, COLUMNS, 2, [1], device="/CPU:0")
-    deadline = Deadline(30)
-    with pytest.raises(ValueError, match="the disk has gone"):  # noqa: PT012
-        while source.next(0.1) is None:
-            assert not deadline.is_over()
 
 
 class _Listed(BatchSource):

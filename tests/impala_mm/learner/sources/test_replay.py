@@ -77,16 +77,6 @@ def test_steps_that_are_only_stored_count_as_played():
     assert source.metrics()["replay_unrolls/uniform"] == 3
 
 
-def test_what_replays_will_hold_is_said_in_unrolls_steps_and_bytes():
-    config = _config("queue:0.5,uniform:0.25:300,prioritised:0.25:100", replay_max_gb=0.5)
-    first, second = replay.describe(config, CODEC, replay.memory(config, ProcessRank()))
-    assert "1 of a batch's 4 unrolls are drawn from uniform" in first
-    assert "up to 300 unrolls (1,200 steps, " in first
-    assert ("or 375.0 MB" in first, "or 125.0 MB" in second) == (True, True)
-    half = replay.memory(_config(), ProcessRank())
-    assert replay.memory(_config(), ProcessRank(2, 0, 2)) == half / 2
-
-
 def test_the_limit_of_a_spill_does_not_shrink_with_each_start(tmp_path, monkeypatch):
     """What an earlier start wrote is no longer free, and may be replaced."""
     config = _config(replay_spill=str(tmp_path / "spill"))

@@ -32,29 +32,3 @@ def test_a_round_becomes_a_batch_of_the_full_shape_and_what_is_missing_has_no_we
         np.testing.assert_array_equal(batch.version, [version] * 5)
         assert int(queue.size()) == 0
     assert rounds.padded == 2
-
-
-def test_unrolls_of_the_next_round_are_in_the_batch_after_this_one():
-    queue = tf.queue.FIFOQueue(2, [tf.string, tf.int64], [[], []])
-    rounds = Rounds(2, overlap=True)
-    source = RoundSource(rounds, queue, CODEC)
-    rounds.publish(0)
-    assert source.next(0.0) is None
-
-    def deliver(actor, number):
-        if taken := rounds.take(actor, 0, [unroll(number)]):
-            queue.enqueue_many([taken, [0] * len(taken)])
-
-    assert [rounds.claim(actor, 1) for actor in (0, 1, 0)] == [0, 0, 0]
-    deliver(0, 1)
-    assert rounds.claim(0, 1) == 0
-    deliver(0, 2)
-    deliver(1, 3)
-    np.testing.assert_array_equal(source.next(1.0).unrolls.reward[0], [1, 3])
-    rounds.begin_update()
-    assert rounds.claim(1, 1) == 0
-    deliver(1, 4)
-    batch = source.next(1.0)
-    assert sorted(batch.unrolls.reward[0].numpy()) == [2, 4]
-    np.testing.assert_array_equal(batch.version, [0, 0])
-    assert (rounds.padded, rounds.dropped, int(queue.size())) == (0, 0, 0)
