@@ -15,6 +15,8 @@ class Sound(gymnasium.Env):
 
     observation_space = Box(0, 1, (2,), np.float32)
     action_space = Discrete(3)
+    shown = None  # the observation of each step, instead of a random one
+    reward = 1.0
     info = {}  # noqa: RUF012
 
     def reset(self, *, seed=None, options=None):
@@ -24,13 +26,10 @@ class Sound(gymnasium.Env):
 
     def step(self, action):
         self.time += 1
-        return self.see(), self.reward(), self.time == 10, False, {}
+        return self.see(), self.reward, self.time == 10, False, {}
 
     def see(self):
-        return self.np_random.random(2, np.float32)
-
-    def reward(self):
-        return 1.0
+        return self.np_random.random(2, np.float32) if self.shown is None else self.shown
 
 
 class ResetRaises(Sound):
@@ -71,28 +70,23 @@ class OtherSpace(Sound):
 
 
 class WrongShape(Sound):
-    def see(self):
-        return np.zeros(3, np.float32)
+    shown = np.zeros(3, np.float32)
 
 
 class Doubles(Sound):
-    def see(self):
-        return np.zeros(2)
+    shown = np.zeros(2)
 
 
 class Lists(Sound):
-    def see(self):
-        return [0.0, 1.0]
+    shown = [0.0, 1.0]  # noqa: RUF012
 
 
 class NotANumber(Sound):
-    def see(self):
-        return np.array([0, np.nan], np.float32)
+    shown = np.array([0, np.nan], np.float32)
 
 
 class OutOfBounds(Sound):
-    def see(self):
-        return np.array([0.5, -0.25], np.float32)
+    shown = np.array([0.5, -0.25], np.float32)
 
 
 class NoSuchState(Sound):
@@ -102,18 +96,15 @@ class NoSuchState(Sound):
         super().reset(seed=seed)
         return 0, {}
 
-    def see(self):
-        return 4
+    shown = 4
 
 
 class InfiniteReward(Sound):
-    def reward(self):
-        return np.float32("inf")
+    reward = np.float32("inf")
 
 
 class ArrayReward(Sound):
-    def reward(self):
-        return np.ones(1)
+    reward = np.ones(1)
 
 
 class NumberAsEnd(Sound):

@@ -43,6 +43,3 @@ def too_few(observations):
 def broken(observations):
     """Raise an error."""
     raise ValueError("no idea")
-
-
-NUMBER = 3

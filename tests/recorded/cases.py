@@ -319,7 +319,7 @@ QUICK = frozenset(
     a2c-ratio awr-positive vmpo
     dqn-rainbow dqn-noisy-quantiles dqn-teacher-margin dqn-data-share dqn-shifted dqn-hindsight
     r2d2-burn-in
-    sac-teacher
+    sac-discrete sac-teacher
     """.split()
 )
 

@@ -157,9 +157,7 @@ def test_actors_are_dealt_as_the_frontend_deals_them():
 @pytest.mark.parametrize(
     ("flags", "other"),
     [
-        ({"algorithm": "r2d2", "burn_in": 2}, {"burn_in": 5}),
         ({"algorithm": "r2d2", "mlp_sizes": "8"}, {"mlp_sizes": "512,512"}),
-        ({"algorithm": "sac", "discrete_sac": True}, {"minibatch_steps": 128}),
         ({"algorithm": "ppo"}, {"epochs": 1}),
         ({"algorithm": "impala"}, {"loss_reduction": "mean"}),
     ],

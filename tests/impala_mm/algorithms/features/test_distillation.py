@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
-import nets
 from impala_mm.algorithms.feature import Host, Reading
 from impala_mm.algorithms.feature_settings import RegulariserSettings, TeacherSettings
 from impala_mm.algorithms.features.teacher import Distillation, Returns, Taught
@@ -188,11 +187,11 @@ def test_returns_of_the_flags_count_more_than_those_of_the_checkpoint():
 EXCHANGE = GradientReducer(SingleLearner(), Config())
 
 
-def _ask(made, entries, size=4, earlier=()):
+def _ask(made, entries, size):
     """Return the teachers' answers at entries, of as many parameters."""
     made.attach(Host(PolicyDistribution(None, size, ()), remembers=False))
     batch = Batch(entries, (), *[tf.zeros([entries.first.shape[1]])] * 4)
-    return made.prepare(batch, Reading(EXCHANGE, None, lambda: earlier))[1]
+    return made.prepare(batch, Reading(EXCHANGE, None, tuple))[1]
 
 
 class _Even:
@@ -239,52 +238,6 @@ def test_entries_whose_frames_before_the_unroll_a_teacher_lacks_do_not_count():
     known = _ask(made, _entries(first), 2).known
     expected = [[0, 1, 0], [0, 1, 0], [0, 1, 1], [1, 1, 1], [1, 1, 1], [1, 1, 1]]
     np.testing.assert_array_equal(known, np.array(expected, bool))
-
-
-class _Stacking:
-    """A teacher whose network stacks four frames."""
-
-    def __init__(self, name):
-        self.network = nets.make(name, IMAGE, ACTIONS, frame_stack=4)
-
-    def parameters(self, e):
-        state = self.network.initial_state(e.first.shape[1])
-        return self.network.unroll(e.observation, e.reward, e.action, e.first, state)[0]
-
-
-IMAGE = tf.TensorSpec([84, 84, 1], tf.uint8)
-
-
-@pytest.mark.parametrize("student", ["SimpleConvNetAgent", "ShallowConvAgent"])
-def test_teachers_see_the_frames_before_an_unroll_that_the_student_stacks(student):
-    """They answer as if they had read the game from its start, whatever arranges the frames."""
-    rng = np.random.default_rng(2)
-    first = np.zeros([10, 3], bool)
-    first[0] = first[4, 1] = first[7, 2] = True
-    action = tf.constant(rng.integers(0, 4, first.shape), tf.int32)
-    image = tf.constant(rng.integers(0, 256, [*first.shape, *IMAGE.shape]), tf.uint8)
-    reward = tf.zeros(first.shape)
-    entries = Entry(action, reward, first, first, image, tf.constant(first), ())
-    teacher = _Stacking("SimpleConvNetAgent")
-    expected = teacher.parameters(entries)[6:]
-
-    reader = nets.make(student, IMAGE, ACTIONS, frame_stack=4)
-    before, unroll = (
-        tf.nest.map_structure(lambda x, part=part: x[part], entries)
-        for part in (slice(6), slice(6, None))
-    )
-    e = before
-    _, state = reader.unroll(e.observation, e.reward, e.action, e.first, reader.initial_state(3))
-    made = Distillation(_Settings(teacher="x"))
-    made.begin([teacher], 4)
-    size = expected.shape[-1]
-    taught = _ask(made, unroll, size, reader.earlier_images(state))
-    assert taught.known.numpy().all()
-    np.testing.assert_allclose(taught.parameters[0], expected, atol=1e-5)
-    lacking = _ask(made, unroll, size)
-    apart = np.abs(lacking.parameters[0] - expected).max(-1) > 1e-3
-    assert apart.any()
-    assert not (apart & lacking.known.numpy()).any()
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from impala_mm.algorithms.parts.advantages import VTrace
 from impala_mm.distributed import gradients, group
 from tests.helpers import impala_by_numpy
 from tests.helpers.impala_by_numpy import impala_loss
+from tests.impala_mm.algorithms.impala.test_impala import _played
 from tests.impala_mm.algorithms.parts.test_losses import unrolls
-from tests.impala_mm.algorithms.parts.test_recorded import _played
 from tests.impala_mm.algorithms.parts.test_vtrace import paper
 
 T, B, A = 4, 3, 3

@@ -127,6 +127,9 @@ def test_gradients_of_divergences_are_those_by_differences(kind, box, masked):
     _check_gradient(lambda x: chosen.make(x, nested).kl(other(x)), mine)
     _check_gradient(lambda x: other(x).kl(chosen.make(x, nested)), mine)
     _check_gradient(lambda x: chosen.make(x, nested).entropy(), mine)
+    if kind in NUMBERS:  # of a constant action, also where it is beyond the bounds
+        drawn = chosen.make(tf.constant(mine)).sample()
+        _check_gradient(lambda x: chosen.make(x).log_prob(drawn), mine)
 
 
 @pytest.mark.parametrize("box", action_policies.BOX_POLICIES)

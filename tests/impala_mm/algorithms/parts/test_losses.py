@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from impala_by_numpy import impala_loss
+from scipy import special
 
 from impala_mm.algorithms.impala import algorithm as impala
 from impala_mm.algorithms.parts import losses
+from tests.impala_mm.algorithms.parts.test_vtrace import paper
 
 COSTS = {"discounting": 0.5, "baseline_cost": 0.5, "entropy_cost": 0.01}
 
@@ -62,74 +64,65 @@ def test_rewards_are_clipped_as_named(how, expected):
     np.testing.assert_allclose(losses.clip_reward(raw, how), expected, rtol=1e-5)
 
 
-def episode_end(terminated):
-    """Return an unroll on policy with two equally likely actions; o_2 ends an episode.
-
-    entry        0     1     2 (end)   3 (reset)   4
-    reward       -     1     2         99 ignored  3
-    V            4     6     8         10          12
-    """
-    column = np.ones([5, 1], np.float32)
-    return {
-        "parameters": np.zeros([5, 1, 2], np.float32),
-        "values": column * np.float32([[4], [6], [8], [10], [12]]),
-        "actions": np.zeros([5, 1], np.int32),
-        "rewards": column * np.float32([[0], [1], [2], [99], [3]]),
-        "terminated": np.array([[0], [0], [terminated], [0], [0]], bool),
-        "first": np.array([[0], [0], [0], [1], [0]], bool),
-        "behaviour_log_probs": column * np.float32(np.log(0.5)),
-        "weight": np.ones([1], np.float32),
-    }
-
-
-@pytest.mark.parametrize(
-    ("terminated", "errors", "advantages"),
-    [
-        # Discounts 0.5, 0, masked, 0.5. Targets: 3 + 6 = 9; V = 8; 2; 1 + 0.5 x 2 = 2.
-        (True, [2 - 4, 2 - 6, 9 - 10], [1 + 0.5 * 2 - 4, 2 - 6, 9 - 10]),
-        # Truncated, the last observation's 8 is the bootstrap: 2 + 0.5 x 8 = 6; 1 + 0.5 x 6 = 4.
-        (False, [4 - 4, 6 - 6, 9 - 10], [1 + 0.5 * 6 - 4, 2 + 0.5 * 8 - 6, 9 - 10]),
-    ],
-    ids=["terminated", "truncated"],
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    steps=st.integers(1, 8),
+    batch=st.integers(2, 5),
+    reduction=st.sampled_from(losses.REDUCTIONS),
+    scaled=st.booleans(),
+    bars=st.tuples(*[st.sampled_from([0.5, 1.0, 3.0])] * 3),
+    lambda_=st.sampled_from([0.5, 1.0]),
 )
-def test_an_episodes_end_and_the_reset_after_it_by_hand(terminated, errors, advantages):
-    result, (by_policy, by_baseline) = loss_and_gradients(
-        episode_end(terminated), of=("policy", "baseline")
-    )
-    np.testing.assert_allclose(result.policy, np.log(2) * np.sum(advantages), rtol=1e-5)
-    np.testing.assert_allclose(result.baseline, 0.5 * np.sum(np.square(errors)), rtol=1e-5)
-    np.testing.assert_allclose(result.entropy, -3 * np.log(2), rtol=1e-5)  # three steps, not four
-    np.testing.assert_allclose(
-        result.total, result.policy + 0.5 * result.baseline + 0.01 * result.entropy, rtol=1e-6
-    )
-    assert result.shift == 0  # on policy
-    # d/dV_t of 0.5 (vs_t - V_t)^2 is V_t - vs_t; o_2's step is masked, and o_4 is the bootstrap.
-    by_value = by_baseline[1].numpy()[:, 0]
-    np.testing.assert_allclose(by_value, [-errors[0], -errors[1], 0, -errors[2], 0], atol=1e-5)
-    # d/dlogit_a of -log pi(a) x advantage, at pi(a) = 0.5, is -0.5 x advantage.
-    by_logit = by_policy[0].numpy()[:, 0, 0]
-    expected = [-0.5 * advantages[0], -0.5 * advantages[1], 0, -0.5 * advantages[2], 0]
-    np.testing.assert_allclose(by_logit, expected, atol=1e-5)
+def test_losses_and_gradients_are_those_of_the_definition(
+    seed, steps, batch, reduction, scaled, bars, lambda_
+):
+    """Advantages are scaled before they are weighed by importance."""
+    inputs = unrolls(seed, steps, batch)
+    inputs["weight"] = np.random.default_rng(seed).choice([0.0, 0.25, 1.0, 3.0], batch).astype("f")
+    first, terminated, weight = (inputs[x] for x in ("first", "terminated", "weight"))
+    rewards, values = np.float64(inputs["rewards"]), np.float64(inputs["values"])
+    mu = np.float64(inputs["behaviour_log_probs"])
+    live = ~first[1:] & (weight > 0)
+    values = np.where(weight > 0, values, 0)
+    log_probs = special.log_softmax(np.float64(inputs["parameters"][:-1]), -1)
+    one_hot = np.eye(3)[inputs["actions"][1:]]
+    taken = (log_probs * one_hot).sum(-1)
+    ratios = np.where(live, taken - mu[1:], 0)
+    discounts = np.where(live & ~terminated[1:], COSTS["discounting"], 0)
+    steps_rewards = np.where(live, rewards[1:], values[:-1])
+    rho_bar, pg_bar, c_bar = bars
+    of_steps = ratios, discounts, steps_rewards, values[:-1], values[-1]
+    targets, _ = paper(*of_steps, rho_bar, 1.0, c_bar, lambda_)
+    following = np.concatenate([targets[1:], values[-1:]])
+    advantages = steps_rewards + discounts * following - values[:-1]
+    if scaled and live.any():
+        deviation = max(advantages[live].std(), 1e-30)
+        assume(deviation > 1e-3)
+        advantages = (advantages - advantages[live].mean()) / deviation
+    weights = np.minimum(np.exp(ratios), pg_bar)
+    factors = np.where(live, weight, 0) / (live.size if reduction == "mean" else 1)
+    entropies, errors = special.entr(np.exp(log_probs)).sum(-1), targets - values[:-1]
+    terms = -taken * weights * advantages, errors**2 / 2, -entropies, mu[1:] - taken
+    policy, baseline, entropy, shift = ((factors * x).sum() for x in terms)
 
-
-def test_the_shift_is_what_the_actions_lost_in_log_probability():
-    """Three actions had probability 0.8 and now have 0.5; resets are not counted."""
-    inputs = episode_end(terminated=False)
-    inputs["behaviour_log_probs"][:] = np.log(0.8)
-    result, (by_shift,) = loss_and_gradients(inputs, of=("shift",))
-    np.testing.assert_allclose(result.shift, 3 * np.log(0.8 / 0.5), rtol=1e-5)
-    assert all(np.all(g.numpy() == 0) for g in by_shift)
-
-
-def test_a_lost_life_ends_the_return_and_masks_nothing():
-    """This is the terminated episode above with a live next step: its reward is 1, not 99."""
-    inputs = episode_end(terminated=True)
-    inputs["first"][3] = False
-    inputs["rewards"][3] = 1
-    result, _ = loss_and_gradients(inputs)
-    errors = [2 - 4, 2 - 6, (1 + 0.5 * 9) - 8, 9 - 10]  # at o_2, the target is r_3 + 0.5 x 9
-    np.testing.assert_allclose(result.baseline, 0.5 * np.sum(np.square(errors)), rtol=1e-5)
-    np.testing.assert_allclose(result.entropy, -4 * np.log(2), rtol=1e-5)
+    logits, given = tf.Variable(inputs["parameters"]), tf.Variable(inputs["values"])
+    with tf.GradientTape() as tape:
+        found = impala_loss(
+            **inputs | {"parameters": logits + 0.0, "values": given + 0.0}, **COSTS,
+            reduction=reduction, scale_advantages=scaled, lambda_=lambda_,
+            clip_rho_threshold=rho_bar, clip_pg_rho_threshold=pg_bar, clip_c_threshold=c_bar,
+        )  # fmt: skip
+    expected = [policy + 0.5 * baseline + 0.01 * entropy, policy, baseline, entropy, shift]
+    np.testing.assert_allclose(found[:5], expected, rtol=1e-3, atol=1e-4)
+    of_logits, of_values = tape.gradient(found.total, [logits, given])
+    probs = np.exp(log_probs)
+    slopes = -(weights * advantages)[..., None] * (one_hot - probs)
+    slopes += 0.01 * probs * (log_probs + entropies[..., None])
+    np.testing.assert_allclose(of_logits[:-1], factors[..., None] * slopes, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(of_values[:-1], -0.5 * factors * errors, rtol=1e-3, atol=1e-4)
+    assert not np.any(of_logits[-1])
+    assert not np.any(of_values[-1])
 
 
 @settings(max_examples=15, deadline=None)
@@ -180,25 +173,6 @@ def test_a_column_of_weight_0_may_hold_anything_and_adds_exactly_nothing(seed, s
     np.testing.assert_allclose(got[0], loss_and_gradients(two)[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_column_counts_as_its_weight_says():
-    inputs = unrolls(1, 4, 2)
-    each = []
-    for b in range(2):
-        one = {n: a[[b]] if n == "weight" else a[:, [b]] for n, a in inputs.items()}
-        each.append(np.array(impala_loss(**one, **COSTS)))
-    inputs["weight"] = np.float32([0.25, 3.0])
-    got = impala_loss(**inputs, **COSTS)
-    np.testing.assert_allclose(got, 0.25 * each[0] + 3 * each[1], rtol=1e-5)
-
-
-def test_the_mean_divides_by_the_constants_t_and_b():
-    """The divisor is 5 x 4, although far fewer steps are live."""
-    inputs = unrolls(2, 5, 4, resets=0.6)
-    inputs["weight"][0] = 0
-    total, mean = (impala_loss(**inputs, **COSTS, reduction=r) for r in losses.REDUCTIONS)
-    np.testing.assert_allclose(np.array(total) / 20, mean, rtol=1e-6)
-
-
 def test_unrolls_without_any_step_of_somebody_give_zero():
     inputs = unrolls(3, 4, 2)
     inputs["first"][:] = True
@@ -215,27 +189,6 @@ def test_a_policy_far_from_the_behaviour_gives_finite_losses(size):
     inputs["behaviour_log_probs"][3] = 0
     result, gradients = loss_and_gradients(inputs)
     assert all(np.all(np.isfinite(x)) for x in tf.nest.flatten((result, gradients)))
-
-
-def test_thresholds_and_lambda_reach_v_trace():
-    """For one step of pi = 0.5, mu = 0.125, so rho = 4, V = 0, r = 1: advantage min(4, bar)."""
-    inputs = {
-        "parameters": np.zeros([2, 1, 2], np.float32),
-        "values": np.zeros([2, 1], np.float32),
-        "actions": np.zeros([2, 1], np.int32),
-        "rewards": np.ones([2, 1], np.float32),
-        "terminated": np.zeros([2, 1], bool),
-        "first": np.zeros([2, 1], bool),
-        "behaviour_log_probs": np.full([2, 1], np.log(0.125), np.float32),
-        "weight": np.ones([1], np.float32),
-    }
-    result = impala_loss(**inputs, **COSTS, clip_rho_threshold=3.0, clip_pg_rho_threshold=None)
-    np.testing.assert_allclose(result.policy, np.log(2) * 4, rtol=1e-5)
-    np.testing.assert_allclose(result.baseline, 0.5 * 3**2, rtol=1e-5)
-    # Two such steps, discount 0.5: vs_0 = 1 + 0.5 x c x 1, where c = lambda x min(4, c_bar).
-    longer = {n: a if n == "weight" else a[[0, 1, 1]] for n, a in inputs.items()}
-    result = impala_loss(**longer, **COSTS, clip_c_threshold=2.0, lambda_=0.5)
-    np.testing.assert_allclose(result.baseline, 0.5 * (1.5**2 + 1**2), rtol=1e-5)
 
 
 def test_scaled_advantages_have_mean_0_and_deviation_1_where_a_step_was_made():
@@ -258,19 +211,3 @@ def test_the_moments_of_several_learners_average_to_those_of_all_their_numbers()
     ours = [losses.standardise(tf.constant(values), tf.constant(of), mean) for values, of in parts]
     theirs = losses.standardise(tf.constant(x), tf.constant(live))
     np.testing.assert_allclose(np.concatenate(ours, 1), theirs, rtol=1e-6)
-
-
-def test_advantages_are_scaled_before_they_are_weighed_by_importance():
-    """By NumPy, in float64, for one step of each column and V-trace's lambda 0."""
-    inputs = unrolls(8, 1, 50, resets=0)
-    inputs["behaviour_log_probs"] *= np.float32(5)
-    logits, actions = inputs["parameters"][0].astype(float), inputs["actions"][1]
-    chosen = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    chosen = chosen[np.arange(50), actions]
-    weights = np.minimum(np.exp(chosen - inputs["behaviour_log_probs"][1]), 1.0)
-    values, rewards = inputs["values"].astype(float), inputs["rewards"][1].astype(float)
-    advantages = rewards + COSTS["discounting"] * values[1] - values[0]
-    scaled = (advantages - advantages.mean()) / advantages.std()
-    assert weights.min() < 0.1
-    result = impala_loss(**inputs, **COSTS, scale_advantages=True)
-    assert float(result.policy) == pytest.approx(-(chosen * weights * scaled).sum(), rel=1e-4)

@@ -15,6 +15,7 @@ from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.action_parts import Box, Discrete, MultiDiscrete
 from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 from impala_mm.environments.make import level_spec, make_environments
+from tests.impala_mm.algorithms.parts.test_losses import COSTS, unrolls
 
 NEST = {
     "a": (Discrete(3), Box((1,), (-1.0,), (1.0,))),
@@ -51,26 +52,12 @@ def test_values_are_compared_among_what_is_allowed():
 
 def _loss(masks, **changes):
     """Return losses and gradients of four entries and two unrolls, the second of weight 0."""
-    rng = np.random.default_rng(0)
-    parameters = tf.Variable(rng.normal(size=(4, 2, 3)).astype(np.float32))
-    inputs = {
-        "values": rng.normal(size=(4, 2)).astype(np.float32),
-        "actions": np.array([[0, 0], [1, 0], [2, 0], [1, 0]], np.int32),
-        "rewards": np.ones((4, 2), np.float32),
-        "terminated": np.zeros((4, 2), bool),
-        "first": np.zeros((4, 2), bool),
-        "behaviour_log_probs": np.full((4, 2), -0.5, np.float32),
-        "weight": np.float32([1, 0]),
-    } | changes
+    inputs = unrolls(0, 3, 2, resets=0) | changes
+    inputs |= {"actions": np.int32([[0, 0], [1, 0], [2, 0], [1, 0]]), "weight": np.float32([1, 0])}
+    parameters = tf.Variable(inputs["parameters"])
     with tf.GradientTape() as tape:
-        result = impala_loss(
-            parameters=tf.identity(parameters),
-            masks=masks,
-            discounting=0.5,
-            baseline_cost=0.5,
-            entropy_cost=0.01,
-            **inputs,
-        )
+        inputs["parameters"] = tf.identity(parameters)
+        result = impala_loss(**inputs, masks=masks, **COSTS)
     return np.array(result), tape.gradient(result.total, parameters).numpy()
 
 

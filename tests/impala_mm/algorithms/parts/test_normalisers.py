@@ -24,9 +24,11 @@ SPEC = {
     "picture": tf.TensorSpec([2, 2, 3], tf.float32),
     "speed": tf.TensorSpec([], tf.float32),
     "touch": tf.TensorSpec([3], tf.uint8),
+    "camera": tf.TensorSpec([3, 2, 1], tf.uint8),
+    "map": tf.TensorSpec([2, 2, 3], tf.uint8),
     "place": tf.TensorSpec([2, 2], tf.float32),
 }
-NORMALISING = Config(discounting=0.9, **BOTH)
+NORMALISING = Config(discounting=0.9, subtract_mean_image=True, **BOTH)
 ALONE = GradientReducer(group.SingleLearner(), Config())
 
 
@@ -89,11 +91,11 @@ def _moments(normaliser):
     return [v.numpy() for v in normaliser.carried]
 
 
-def _learn(batches, learners=1, config=NORMALISING, spec=SPEC):
+def _learn(batches, learners=1, config=NORMALISING):
     """Return each learner's normaliser after it has seen its columns of these batches."""
 
     def learn(joined):
-        normaliser = normalisers.Normaliser(config, spec)
+        normaliser = normalisers.Normaliser(config, SPEC)
         exchange = GradientReducer(joined, Config())
         for batch in batches:
             mine = np.array_split(np.arange(len(batch.weight)), learners)[joined.rank]
@@ -117,9 +119,8 @@ def test_statistics_are_those_of_numpy_over_all_that_was_seen_by_all_learners(
     made, *others = _learn(batches, learners)
     for other in others:
         in_threads.assert_close(_moments(other), _moments(made), 0, 0)
-    count, mean, variance, returns_count, _, returns_variance, shift, scale, reward_scale = (
-        _moments(made)
-    )
+    count, mean, variance, returns_count, _, returns_variance, pictures, *acting = _moments(made)
+    shift, scale, reward_scale, camera, of_map = acting
     assert (count, returns_count) == (len(vectors), len(returns))
     np.testing.assert_allclose(mean, vectors.mean(0), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(variance, vectors.var(0), rtol=1e-9)
@@ -128,67 +129,14 @@ def test_statistics_are_those_of_numpy_over_all_that_was_seen_by_all_learners(
     np.testing.assert_allclose(scale, 1 / vectors.std(0), rtol=1e-5)
     np.testing.assert_allclose(reward_scale, 1 / returns.std(), rtol=1e-4)
     assert shift.dtype == scale.dtype == reward_scale.dtype == np.float32
-
-
-IMAGES = {
-    "camera": tf.TensorSpec([3, 2, 1], tf.uint8),
-    "speed": tf.TensorSpec([2], tf.float32),
-    "map": tf.TensorSpec([2, 2, 3], tf.uint8),
-    "touch": tf.TensorSpec([4], tf.uint8),
-}
-
-
-def _pictures(seed, t=4, b=6):
-    """Return a batch of nests of images; column 1 is padding, and column 2 is replayed."""
-    rng = np.random.default_rng(seed)
-    observation = {
-        name: rng.integers(0, 256, (t + 1, b, *spec.shape)).astype(spec.dtype.as_numpy_dtype)
-        for name, spec in IMAGES.items()
-    }
-    zeros = np.zeros((t + 1, b), np.float32)
-    entries = Entry(None, zeros, None, None, observation, zeros > 0, None, ())
-    weight = np.where(np.arange(b) == 1, 0, 0.5).astype(np.float32)
-    return Batch(entries, (zeros[0], ()), None, weight, None, np.arange(b) != 2)
-
-
-def _means(batches, learners):
-    """Return each learner's normaliser of images after it has seen its columns of the batches."""
-    config = Config(subtract_mean_image=True, reward_clipping="none")
-    return _learn(batches, learners, config, IMAGES)
-
-
-@settings(max_examples=6, deadline=None)
-@given(
-    st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3),
-    st.sampled_from([1, 2, 3]),
-)
-def test_mean_images_are_those_of_all_that_was_played_by_all_learners(seeds, learners):
-    batches = [_pictures(seed) for seed in seeds]
-    played = [batch.unrolls.observation for batch in batches]
-    played = {n: np.concatenate([o[n][1:, [0, 3, 4, 5]] for o in played]) for n in IMAGES}
-    several = _means(batches, learners)
-    for made in several:
-        for ours, first in zip(made.carried, several[0].carried, strict=True):
-            np.testing.assert_array_equal(ours, first)
-        count, camera, picture = made.carried
-        assert count == 16 * len(seeds)
-        for mean, name in ((camera, "camera"), (picture, "map")):
-            np.testing.assert_allclose(mean, np.float64(played[name]).mean((0, 1)), rtol=1e-5)
-        assert [v is w for v, w in zip(made.acting, made.carried[1:], strict=True)] == [True, True]
-
-
-def test_a_normaliser_reads_images_as_they_are_and_its_mean_is_a_nest_like_an_observation():
-    (made,) = _means([_pictures(1)], 1)
-    seen = _pictures(2).unrolls
-    read = made.read(seen).observation
-    for name in IMAGES:
-        np.testing.assert_array_equal(read[name], seen.observation[name])
-    assert {name: mean.shape for name, mean in made.mean.items()} == {
-        name: spec.shape for name, spec in IMAGES.items()
-    }
-    assert made.mean["camera"] is made.acting[0]
+    assert pictures == len(vectors)
+    for name, found in (("camera", camera), ("map", of_map)):
+        seen = [b.unrolls.observation[name][1:, b.played] for b in batches]
+        expected = np.float64(np.concatenate(seen)).mean((0, 1))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert {name: x.shape for name, x in made.mean.items()} == {n: s.shape for n, s in SPEC.items()}
+    assert made.mean["camera"] is made.acting[3]
     assert not np.any(made.mean["speed"])
-    assert normalisers.Normaliser(Config(), IMAGES).mean is None
 
 
 def test_a_mean_image_needs_images():
@@ -204,8 +152,9 @@ def test_a_batch_that_is_not_finite_enters_on_no_learner(wrong):
     bad.unrolls.observation["place"][3, 5, 0, 1] = wrong
     bad.unrolls.reward[2:, 5] = wrong
     bad.unrolls.first[2:, 5] = False
-    expected = _moments(_learn([good], 2)[0])
-    for each in _learn([good, bad], 2):
+    config = Config(discounting=0.9, **BOTH)  # images of bytes are always finite
+    expected = _moments(_learn([good], 2, config)[0])
+    for each in _learn([good, bad], 2, config):
         for ours, theirs in zip(_moments(each), expected, strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
@@ -221,12 +170,13 @@ def test_entries_are_read_normalised_and_clipped_and_integers_and_images_as_they
     np.testing.assert_allclose(
         read.observation["place"], (raw["place"] - place[0]) / place[1], rtol=1e-4, atol=1e-5
     )
-    for name in ("picture", "touch"):
+    for name in ("picture", "touch", "camera"):
         np.testing.assert_array_equal(read.observation[name], raw[name])
     np.testing.assert_allclose(read.reward, entries.reward / returns.std(), rtol=1e-4)
     far = entries._replace(observation=raw | {"speed": raw["speed"] - 1e6})
     np.testing.assert_array_equal(made.read(far).observation["speed"], tf.fill([5, 2], -10.0))
-    clipped = normalisers.Normaliser(Config(**BOTH | {"reward_clipping": "abs_one"}), SPEC)
+    config = Config(subtract_mean_image=True, **BOTH | {"reward_clipping": "abs_one"})
+    clipped = normalisers.Normaliser(config, SPEC)
     for variable, value in zip(clipped.carried, made.carried, strict=True):
         variable.assign(value)
     both = np.clip(entries.reward / returns.std(), -1, 1)
@@ -249,7 +199,10 @@ def test_rewards_are_limited_then_scaled_then_clipped(flags, expected):
     reward = tf.constant([-20, -0.5, 0, 3, 900.0])
     read = made.read(Entry(None, reward, None, None, {}, None, None, ()))
     np.testing.assert_allclose(read.reward, expected, rtol=1e-6)
-    assert made.carried == []
+    assert made.carried == made.acting == []
+    assert made.mean is None
+    assert made.initial_state("state", 3) == made.join((), "state") == "state"
+    assert made.split("state") == ((), "state")
 
 
 def test_an_observation_that_never_changes_is_read_as_0():

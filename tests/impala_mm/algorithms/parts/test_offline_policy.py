@@ -143,14 +143,16 @@ class _Reader:
         return tf.broadcast_to([0.0, 3.0, 0.0], [*entries.first.shape, A])
 
 
-def test_teachers_read_the_frames_before_an_unroll_which_the_network_stacks():
-    image = tf.TensorSpec([9, 9, 1], tf.uint8)
+@pytest.mark.parametrize("agent", ["SmallConvAgent", "ShallowConvAgent"])
+def test_teachers_read_the_frames_before_an_unroll_which_the_network_stacks(agent):
+    size = 9 if agent == "SmallConvAgent" else 36
+    image = tf.TensorSpec([size, size, 1], tf.uint8)
     spec = EnvironmentSpec("small", image, ActionSpec(Discrete(A)), 1, None, frame_stack=4)
-    config = ImpalaSettings(teacher="x", unroll_length=T, batch_size=B, agent_name="SmallConvAgent")
+    config = ImpalaSettings(teacher="x", unroll_length=T, batch_size=B, agent_name=agent)
     algorithm = registry.make_algorithm(config, spec)
     algorithm.features.get(Distillation).begin([reader := _Reader()], 4)
     random = np.random.default_rng(0)
-    images = random.integers(0, 256, [3 + T + 1, B, 9, 9, 1], np.uint8)
+    images = random.integers(0, 256, [3 + T + 1, B, size, size, 1], np.uint8)
     entries = _steps(algorithm, random.integers(0, A, [3 + T + 1, B], np.int32), images)
     before, unroll = (
         tf.nest.map_structure(lambda x, part=part: x[part], entries)

@@ -1,12 +1,14 @@
-"""The distribution for each action space, and the head that computes its parameters."""
+"""The distribution for each action space, its head, and the limits of its entropy."""
+
+import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from scipy import integrate, optimize, stats
 
 from impala_mm.algorithms.parts import action_policies
+from impala_mm.algorithms.parts.action_policies import entropy_limits, why_unreachable
 from impala_mm.algorithms.parts.normals import ClippedNormal, Normal, TanhNormal
 from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete
 from impala_mm.environments.actions import ActionSpec
@@ -74,38 +76,6 @@ def test_deviations_stay_above_zero():
     assert np.isfinite(high)
 
 
-@settings(max_examples=20, deadline=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    mean=st.floats(-1e4, 1e4, width=32),
-    raw=st.floats(-4, 4, width=16),
-    learnt=st.sampled_from(action_policies.DEVIATIONS),
-)
-def test_the_gradient_of_a_normal_policy_is_the_definitions_wherever_its_mean_is(
-    seed, mean, raw, learnt
-):
-    """Also beyond the bounds, where a clipped policy's vanishes; the action is a constant."""
-    distribution = action_policies.choose(NESTED, "normal", learnt)
-    rng = np.random.default_rng(seed)
-    parameters = rng.normal(0, 1, (5, distribution.num_parameters))
-    start = 4  # of the Box's means: a MultiBinary of four decisions is before it, and Discrete's 3
-    start += NESTED.leaves[1].n
-    parameters[:, start : start + 2] += mean
-    parameters[:, start + 2 : start + 4] = raw
-    given = tf.constant(parameters)  # float64
-    drawn = distribution.make(given).sample()  # outside of the tape
-    with tf.GradientTape() as tape:
-        tape.watch(given)
-        log_probs = distribution.make(given).log_prob(drawn)
-    found = tape.gradient(log_probs, given).numpy()[:, start : start + 4]
-    deviation = 0.02 + np.logaddexp(0, raw + np.log(np.expm1(0.58)))
-    slope = 1 / (1 + np.exp(-(raw + np.log(np.expm1(0.58)))))  # of the softplus
-    scores = (drawn["b"][1].numpy() - parameters[:, start : start + 2]) / deviation
-    expected = np.concatenate([scores / deviation, (scores**2 - 1) / deviation * slope], 1)
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-    assert np.abs(found[:, :2]).min() > 0
-
-
 def test_a_normal_policys_samples_are_not_clipped_and_its_mode_is_the_mean():
     made = action_policies.choose(ActionSpec(BOUNDED), "normal").make(
         tf.constant([[9.0, -30.0, 0, 0]])
@@ -114,3 +84,78 @@ def test_a_normal_policys_samples_are_not_clipped_and_its_mode_is_the_mean():
     drawn = action_policies.draw(made, tf.ones([1]))
     assert np.abs(drawn.numpy() - [[9, -30]]).max() < 6 * 0.6
     np.testing.assert_array_equal(action_policies.draw(made, tf.zeros([1])), [[9, -30]])
+
+
+OPEN = Box((2,), (-np.inf,) * 2, (np.inf,) * 2)
+WIDE = Box((1,), (-2.0,), (3.0,))
+LEAST_DEVIATION = 0.02
+
+
+def _clipped_entropy(mean, deviation):
+    """Return the entropy of a normal distribution clipped to [-1, 1], by integration."""
+    normal = stats.norm(mean, deviation)
+    tails = np.array([normal.cdf(-1), normal.sf(1)])
+    inner, _ = integrate.quad(lambda x: -normal.pdf(x) * normal.logpdf(x), -1, 1)
+    return inner - np.sum(tails * np.log(np.maximum(tails, 1e-300)))
+
+
+def test_that_of_choices_is_the_logarithm_of_their_number():
+    parts = (Discrete(4), {"a": MultiDiscrete((2,), (3, 5), (0, 0)), "b": MultiBinary((2, 2))})
+    least, most = entropy_limits(ActionSpec(parts), "clipped")
+    assert least == 0
+    assert most == pytest.approx(math.log(4 * 3 * 5 * 2**4))
+
+
+def test_that_of_numbers_without_bounds_has_a_least_and_no_largest():
+    least, most = entropy_limits(ActionSpec(OPEN), "clipped")
+    assert least == pytest.approx(2 * stats.norm(0, LEAST_DEVIATION).entropy(), abs=1e-3)
+    assert most == math.inf
+    assert entropy_limits(ActionSpec(WIDE), "normal")[1] == math.inf
+    one_bound = Box((1,), (500.0,), (np.inf,))
+    least, most = entropy_limits(ActionSpec(one_bound), "clipped")
+    assert least == pytest.approx(stats.norm(0, LEAST_DEVIATION).entropy(), abs=1e-3)
+    assert most == math.inf
+
+
+def test_that_of_clipped_numbers_is_the_largest_that_scipy_finds():
+    found = optimize.minimize(lambda x: -_clipped_entropy(x[0], np.exp(x[1])), [0.3, 0.0])
+    least, most = entropy_limits(ActionSpec(WIDE), "clipped")
+    assert most == pytest.approx(-found.fun, abs=2e-3)
+    assert most < math.log(4)  # that of the most even distribution of numbers and bounds
+    assert least == pytest.approx(stats.norm(0, LEAST_DEVIATION).entropy(), abs=1e-3)
+
+
+def test_no_policy_has_less_or_more():
+    rng = np.random.default_rng(0)
+    for box in action_policies.BOX_POLICIES:
+        parts = {"a": WIDE, "b": (Discrete(3), MultiBinary((2,)))}
+        spec = ActionSpec(parts)
+        chosen = action_policies.choose(spec, box)
+        parameters = rng.normal(0, 6, (5000, chosen.num_parameters))
+        entropies = chosen.make(tf.constant(parameters)).entropy().numpy()
+        least, most = entropy_limits(spec, box)
+        assert least - 0.005 <= entropies.min() < entropies.max() <= most + 0.005
+
+
+def test_a_tanh_policy_is_at_most_even():
+    """The density of numbers from -1 to 1 has at most the entropy log 2."""
+    least, most = entropy_limits(ActionSpec(WIDE), "tanh")
+    assert math.log(2) - 0.05 < most < math.log(2) + 0.005
+    assert least < -10
+
+
+@pytest.mark.parametrize(
+    ("target", "parts", "reason"),
+    [
+        (1.387, Discrete(4), ""),
+        (0.0, Discrete(4), ""),
+        (-3.0, WIDE, "no policy of Box([1], -2 to 3) has less than -2.493 nats of entropy"),
+        (1.4, Discrete(4), "Discrete(4) has more than 1.386 nats of entropy: give a smaller"),
+        (-0.1, Discrete(4), "Discrete(4) has less than 0 nats of entropy: give a larger"),
+        (1e6, OPEN, ""),
+        (3.0, (Discrete(2), MultiBinary((2,))), "has more than 2.079 nats"),
+    ],
+)
+def test_a_target_that_no_policy_reaches_is_named(target, parts, reason):
+    found = why_unreachable(target, ActionSpec(parts), "clipped")
+    assert (reason in found) if reason else not found

@@ -1,11 +1,12 @@
-"""The errors of values, and the unit in which they count."""
+"""The errors of values, the unit in which they count, and target networks."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from impala_mm.algorithms.parts import value_units
+from impala_mm.algorithms.parts import targets, value_units
 
 
 def defined(value, target, unit, huber_delta, clipping, before):
@@ -74,3 +75,18 @@ def test_the_running_error_is_a_unit_where_it_is_above_1_and_no_nan_gets_in():
         np.testing.assert_allclose(unit.squared(), max(expected, 1.0), rtol=1e-6)
     assert unit.acting == []
     assert float(unit.values(tf.constant(7.0))) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ((), [7.0, 1.0, 0.1, 1e-30, 3e38]),
+        ((1.0,), [7.0, 1.0, 0.1, 1e-30, 3e38]),
+        ((0.25,), [4.0, -0.5, 0.775, 1.5, 7.5e37]),
+        ((0.0,), [3.0, -1.0, 1.0, 2.0, 9.0]),
+    ],
+)
+def test_a_share_of_1_copies_a_target_network_exactly_and_0_leaves_it(shares, expected):
+    target, online = tf.Variable([3.0, -1, 1, 2, 9]), tf.Variable([7.0, 1, 0.1, 1e-30, 3e38])
+    targets.follow([target], [online], *shares)
+    np.testing.assert_array_equal(target, np.float32(expected))
