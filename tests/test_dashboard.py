@@ -102,7 +102,7 @@ def test_the_page_shows_what_status_and_metrics_have_and_its_rows_scroll_filter_
     assert page.text_content(".verdict") == known["verdict"]
     assert page.text_content("h1") == "PongNoFrameskip-v4 · night"
     shown_keys = page.eval_on_selector_all(
-        ".chart[data-key]", "all => all.map((c) => c.dataset.key)"
+        ".part-curves .chart", "all => all.map((c) => c.dataset.key)"
     )
     assert shown_keys[:3] == ["episode_return", "frames_per_second", "policy_lag"]
     assert len(shown_keys) == 12, "a panel for each metric that the run has"
@@ -184,7 +184,7 @@ def test_the_page_is_used_by_keyboard_alone(large, dashboard, browser):
         if about[1] == "actor-0":
             break
     assert reached[0] == ["A", "Skip to the content"]
-    assert ["BUTTON", "over training time"] in reached
+    assert ["SELECT", "over framesover training time"] in reached
     page.keyboard.press("Enter")
     wait_until(lambda: _texts(page, ".log div") == ["of actor 0"], 10, "the log of the process")
     assert page.evaluate("document.activeElement.className") == "log"
@@ -216,7 +216,7 @@ def test_texts_can_be_read_in_light_and_dark(large, dashboard, browser):
         background = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (_luminance(background) > 0.5) == (scheme == "light")
         found = page.eval_on_selector_all(
-            "h1, .state, .soft, .verdict, .badge, td, th button, .tile b, .value, .switch button",
+            "h1, .state, .soft, .verdict, .badge, td, th button, .tile b, .value, select",
             _COLOURS,
         )
         assert len(found) > 1000
@@ -231,7 +231,7 @@ def test_a_phone_shows_all_without_scrolling_sideways(large, dashboard, browser)
     page = browser.open(dashboard.address, f"{ROW}:nth-child(300)", **phone)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     boxes = page.eval_on_selector_all(
-        ".parts button, .bar select, .switch button",
+        ".parts button, .bar select",
         "all => all.map((n) => n.getBoundingClientRect().height)",
     )
     assert min(boxes) >= 30, "fingers can hit them"

@@ -8,7 +8,7 @@ import queue
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -281,11 +281,9 @@ class Updates:
     def _summarise(self, runs: list[FoundRun]) -> list[dict[str, Any]]:
         """Return what the list of runs shows of each, with the settings in which they differ."""
         settings = {run.key: describe_settings(run.logdir) for run in runs}
-        values: defaultdict[str, set[str]] = defaultdict(set)
-        for each in settings.values():
-            for name, value in each.items():
-                values[name].add(value)
-        shown = {name for name, found in values.items() if len(found) > 1} | set(_ALWAYS_SHOWN)
+        values = {item for each in settings.values() for item in each.items()}
+        counts = Counter(name for name, _ in values)
+        shown = {name for name, number in counts.items() if number > 1} | set(_ALWAYS_SHOWN)
         return [
             self._summarise_one(run)
             | {"settings": {n: v for n, v in settings[run.key].items() if n in shown}}

@@ -74,17 +74,6 @@ def test_the_gradient_of_an_embedding_is_that_of_the_rows_that_were_read():
     assert gradient.numpy()[:, 0].tolist() == [0, 2, 0, 1, 0, 0, 1]
 
 
-def test_steps_read_choices_as_unrolls_do():
-    network = nets.make("MLPLSTMAgent", PLAYERS["numbers and choices"], ACTIONS)
-    observation, *rest = _entries(PLAYERS["numbers and choices"], 3, 2)
-    state = network.initial_state(2)
-    features, _ = network.unroll(observation, *rest, state)
-    for t in range(3):
-        seen = tf.nest.map_structure(lambda x, t=t: x[t], observation)
-        step, state = network.step(seen, *(x[t] for x in rest), state)
-        np.testing.assert_allclose(step, features[t], atol=1e-5)
-
-
 def test_choices_are_refused_where_they_cannot_be_read():
     with pytest.raises(nets.Unsuitable, match="ShallowConvAgent does not fit observations of sha"):
         nets.make("ShallowConvAgent", STATE, ACTIONS)

@@ -63,18 +63,6 @@ class _Recording:
         return self._torso(seen)
 
 
-def test_a_mean_of_zeros_differs_from_the_images_own_mean_and_variables_are_the_same():
-    images, *rest = _entries(SPEC)
-    made = []
-    for mean in (None, tf.zeros(SPEC.shape)):
-        tf.random.set_seed(1)
-        made.append(nets.make("ShallowConvAgent", SPEC, ACTIONS, 4, mean=mean))
-    outputs = [n.unroll(images, *rest, n.initial_state(B))[0] for n in made]
-    assert np.abs(outputs[0] - outputs[1]).max() > 0.1
-    shapes = [[v.shape for v in network.trainable_variables] for network in made]
-    assert shapes[0] == shapes[1]
-
-
 def test_of_a_nest_only_the_images_have_a_mean():
     spec = {
         "map": SPEC,

@@ -43,7 +43,7 @@ def network_of():
 @pytest.mark.parametrize("name", nets.NETWORKS.names)
 def test_an_unroll_is_its_steps_one_by_one(network_of, name):
     network = network_of(name)
-    unroll = traced_unroll(network, spec_for(name)) if name in SOME else network.unroll
+    unroll = traced_unroll(network, spec_for(name)) if name in SOME[:2] else network.unroll
     for T, B in [(4, 3), (1, 1)]:
         observation, reward, action, first = (tf.constant(x) for x in entries(spec_for(name), T, B))
         if T > 1:
@@ -55,17 +55,6 @@ def test_an_unroll_is_its_steps_one_by_one(network_of, name):
             step, state = network.step(observation[t], reward[t], action[t], first[t], state)
             assert_close(step, features[t])
         assert_close(state, last)
-
-
-def test_shapes_that_are_known_stay_known_and_the_batch_may_be_a_tensor(network_of):
-    network = network_of("MLPLSTMAgent")
-    inputs = [tf.constant(x) for x in entries(VECTOR, 3, 2)]
-    unroll = tf.function(
-        lambda *x: network.unroll(*x, network.initial_state(tf.size(x[3][0]))), autograph=False
-    )
-    features, _ = unroll.get_concrete_function(*inputs).structured_outputs
-    assert features.shape[-1] == network.num_features
-    assert unroll(*inputs)[0].shape == (3, 2, network.num_features)
 
 
 @pytest.mark.parametrize("name", nets.NETWORKS.names)
@@ -214,24 +203,6 @@ def test_images_of_bytes_are_read_by_their_contrast_and_floats_as_they_are(name)
         np.float32((pixels - mean) / np.sqrt(deviation**2 + 1)), *rest, of_floats.initial_state(2)
     )
     assert_close(left, right, atol=1e-4)
-
-
-def test_the_contrast_is_of_all_frames_that_are_seen_at_once():
-    """The features change if only the newest frame is brighter, and not if all frames are."""
-    network = nets.make("ShallowConvAgent", tf.TensorSpec([36, 36, 1], tf.uint8), ACTIONS, 2)
-    observation, reward, action, first = entries(tf.TensorSpec([36, 36, 1], tf.uint8), 2, 1)
-    dark = 10 + observation // 8
-    bright = 2 * dark + 20
-
-    def seen(*frames):
-        features, _ = network.unroll(
-            np.concatenate(frames), reward, action, first, network.initial_state(1)
-        )
-        return features[1].numpy()
-
-    expected = seen(dark[:1], dark[1:])
-    np.testing.assert_allclose(seen(bright[:1], bright[1:]), expected, rtol=0.02, atol=0.02)
-    assert np.abs(seen(dark[:1], bright[1:]) - expected).max() > 0.5
 
 
 @pytest.mark.parametrize(

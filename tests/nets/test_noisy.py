@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from network_inputs import ACTIONS, SMALL, VECTOR, spec_for
+from network_inputs import ACTIONS, SMALL, spec_for
 
 import nets
 from nets import noisy
@@ -61,14 +61,6 @@ def test_the_connected_layers_of_every_network_are_noisy(name):
     calm = read()
     np.testing.assert_allclose(calm[0], calm[1], atol=1e-6)
     assert np.abs(noise[0] - noise[1]).max() > 1e-3
-
-
-@pytest.mark.parametrize("layer_norm", [False, True])
-def test_an_mlp_with_noise_has_its_sizes_and_norms(layer_norm):
-    style = nets.Style((8, 6), layer_norm=layer_norm, noise_scale=0.5)
-    made = nets.make("MLPAgent", VECTOR, ACTIONS, style=style)
-    assert made.num_features == 6 + 1 + ACTIONS
-    assert len(made.trainable_variables) == 2 * 4 + 2 * 2 * layer_norm
 
 
 def test_noise_is_computed_in_the_precision_of_the_torso():

@@ -56,10 +56,10 @@ def test_a_torso_restores_what_it_has_arranged(torso, size, channels):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_stack_is_read_as_if_all_its_frames_had_been_shifted(compiled):
-    spec = tf.TensorSpec([84, 84, 1], tf.uint8)
+    spec = tf.TensorSpec([44, 44, 1], tf.uint8)
     made = nets.make("SimpleConvNetAgent", spec, ACTIONS, frame_stack=4)
     random = np.random.default_rng(1)
-    frames = random.integers(0, 256, [T + 3, B, 84, 84, 1], np.uint8)
+    frames = random.integers(0, 256, [T + 3, B, 44, 44, 1], np.uint8)
     offsets = np.array([[4, -4], [0, 0], [-1, 3], [2, 2]], np.int32)
     moved = np.stack(
         [[_shifted(frame, *offset) for frame, offset in zip(row, offsets, strict=True)]

@@ -1,10 +1,5 @@
 """The choices for a network's layers, and two networks that read the same entries."""
 
-import importlib
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -91,22 +86,16 @@ def test_a_network_of_ones_own_needs_no_style():
     assert nets.make("Double", VECTOR, ACTIONS).num_features == 5 + 1 + ACTIONS
 
 
-def test_the_networks_of_the_page_are_registered_without_tensorflow(monkeypatch):
-    code = "import own_names, sys; assert 'tensorflow' not in sys.modules"
-    path = {"PYTHONPATH": f"{ROOT}:{ROOT / 'sandbox'}"}
-    subprocess.run([sys.executable, "-c", code], env=os.environ | path, check=True)
+def test_the_networks_of_the_page_are_built(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "sandbox")
-    importlib.import_module("own_names")
-    style = nets.Style((8, 6), lstm_size=9)
-    assert (
-        nets.make("TwinAgent", VECTOR, ACTIONS, style=style._replace(lstm_size=0)).num_features
-        == 2 * 6 + 1 + ACTIONS
-    )
-    network = nets.make("TwinLSTMAgent", VECTOR, ACTIONS, style=style)
+    monkeypatch.setattr(nets.NETWORKS, "_things", dict(nets.NETWORKS._things))
+    nets.register("TwinAgent", "own_network:twin")
+    nets.register("TwinLSTMAgent", "own_network:twin_lstm")
+    network = nets.make("TwinAgent", VECTOR, ACTIONS, style=nets.Style((8, 6)))
+    assert network.num_features == 2 * 6 + 1 + ACTIONS
+    network = nets.make("TwinLSTMAgent", VECTOR, ACTIONS, style=nets.Style((8, 6), lstm_size=9))
     assert network.num_features == 9
-    observation, *rest = entries(VECTOR, 3, 2)
-    features, _ = network.unroll(observation, *rest, network.initial_state(2))
-    assert features.shape == (3, 2, 9)
+    assert _read(network).shape == (3, 2, 9)
     with pytest.raises(nets.Unsuitable, match="it reads vectors; SmallConvAgent fits them"):
         nets.make("TwinAgent", tf.TensorSpec([9, 9, 1], tf.uint8), ACTIONS)
 

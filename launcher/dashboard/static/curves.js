@@ -4,7 +4,7 @@
 // that a page that stays open does not grow.
 
 import { ChartGrid, OVER_TIME } from "./charts.js";
-import { fetchJson, h } from "./dom.js";
+import { fetchJson, h, makeAxisChoice } from "./dom.js";
 
 const MOST_POINTS = 1300;
 
@@ -13,7 +13,7 @@ export class Curves {
     this.key = key;
     this.panels = panels;
     this.events = events;
-    this.axis = "frames";
+    this.axis = makeAxisChoice(() => this.draw());
     this.columns = {};
     this.more = new Set();
     this.known = [];
@@ -22,18 +22,7 @@ export class Curves {
     this.details = h("details", { class: "more" }, h("summary", {}, "More curves"), this.moreList);
     this.empty = h("p", { class: "soft" }, "No row of metrics has been written yet.");
     this.element = h("div", {},
-      h("div", { class: "bar" }, h("div", { class: "switch", role: "group", "aria-label": "Axis" },
-        this.makeChoice("frames", "over frames"), this.makeChoice("seconds", "over training time")),
-      events.makeSwitch()), this.empty, this.grid.element, this.details);
-  }
-
-  makeChoice(axis, label) {
-    return h("button", { type: "button", "aria-pressed": String(axis === this.axis), click: (event) => {
-      this.axis = axis;
-      for (const button of event.target.parentNode.children) button.setAttribute("aria-pressed", "false");
-      event.target.setAttribute("aria-pressed", "true");
-      this.draw();
-    } }, label);
+      h("div", { class: "bar" }, this.axis, events.makeSwitch()), this.empty, this.grid.element, this.details);
   }
 
   /** Say which metrics the run has. */
@@ -93,10 +82,10 @@ export class Curves {
   draw() {
     if (document.hidden || !this.columns.frames) return;
     this.empty.hidden = true;
-    const options = { sync: "run", xTitle: "frames", ...(this.axis === "seconds" ? OVER_TIME : {}),
-      events: () => this.events.marks(this.axis) };
+    const axis = this.axis.value, options = { sync: "run", xTitle: "frames",
+      ...(axis === "seconds" ? OVER_TIME : {}), events: () => this.events.marks(axis) };
     this.grid.show(this.shown.filter(({ key }) => this.columns[key]).map(({ key, title, unit, share }) => ({
-      name: key, options: { ...options, title, unit, share }, x: this.columns[this.axis].mean,
+      name: key, options: { ...options, title, unit, share }, x: this.columns[axis].mean,
       lines: [this.columns[key]] })));
   }
 

@@ -30,6 +30,12 @@ export function setAttribute(node, name, value) {
   if (node.getAttribute(name) !== value) node.setAttribute(name, value);
 }
 
+/** Return a choice of the x axis of curves, whose value is frames or seconds. */
+export function makeAxisChoice(change) {
+  return h("select", { "aria-label": "Axis", change },
+    h("option", { value: "frames" }, "over frames"), h("option", { value: "seconds" }, "over training time"));
+}
+
 /** Return the JSON at an address of this dashboard. */
 export async function fetchJson(address, options = {}) {
   const response = await fetch(address, options);

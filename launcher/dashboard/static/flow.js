@@ -94,21 +94,11 @@ function makeStage(title) {
     show(text, more, shares) {
       setText(figure, text);
       setText(note, more);
-      const known = shares.filter(([, value]) => value != null);
-      while (bar.children.length > known.length) bar.lastChild.remove();
-      while (bar.children.length < known.length) bar.append(h("i"));
-      known.forEach(([label, value, kind], i) => {
-        bar.children[i].className = `share ${kind}`;
-        bar.children[i].style.width = `${(Math.min(Math.max(value, 0), 1) * 100).toFixed(1)}%`;
-        setAttribute(bar.children[i], "title", `${label}: ${(value * 100).toFixed(0)}%`);
-      });
-      const words = known.filter(([, value]) => value >= 0.005);
-      while (legend.children.length > words.length) legend.lastChild.remove();
-      while (legend.children.length < words.length) legend.append(h("span", {}, h("i"), h("span")));
-      words.forEach(([label, value, kind], i) => {
-        legend.children[i].firstChild.className = `share ${kind}`;
-        setText(legend.children[i].lastChild, `${label} ${(value * 100).toFixed(0)}%`);
-      });
+      const known = shares.filter(([, value]) => value >= 0.005); // not where it is unknown
+      bar.replaceChildren(...known.map(([, , kind]) => h("i", { class: `share ${kind}` })));
+      known.forEach(([, value], i) => { bar.children[i].style.width = `${(Math.min(value, 1) * 100).toFixed(1)}%`; });
+      legend.replaceChildren(...known.map(([label, value, kind]) =>
+        h("span", {}, h("i", { class: `share ${kind}` }), `${label} ${(value * 100).toFixed(0)}%`)));
     },
   };
 }

@@ -3,10 +3,8 @@
 // Runs that differ only in the seed are one line: their mean, in a band from the lowest to the highest.
 
 import { ChartGrid, formatDuration, formatNumber, MOST_LINES, OVER_TIME } from "./charts.js";
-import { fetchJson, h, isOver, setText, showState, stateKind, stateLabel, svg } from "./dom.js";
+import { fetchJson, h, isOver, makeAxisChoice, setText, showState, stateKind, stateLabel, svg } from "./dom.js";
 import { Table } from "./table.js";
-
-const REFRESH_MS = 10_000;
 
 export class RunsPage {
   constructor({ panels, folder }) {
@@ -16,12 +14,11 @@ export class RunsPage {
     this.curves = new Map(); // by run: its coarse columns, and to which row and metric they belong
     this.ticks = new Map(); // by run: what the user chose; by default, a run that has rows is drawn
     this.filter = h("input", { type: "search", placeholder: "name, state or setting", "aria-label":
-      "Show runs with these words", input: () => this.refresh() });
-    this.metric = h("select", { "aria-label": "Metric", change: () => this.refresh() },
+      "Show runs with these words", input: () => this.reload() });
+    this.metric = h("select", { "aria-label": "Metric", change: () => this.reload() },
       ...panels.map(({ key, title }) => h("option", { value: key }, title)));
-    this.axis = h("select", { "aria-label": "Axis", change: () => this.show() },
-      h("option", { value: "frames" }, "over frames"), h("option", { value: "seconds" }, "over training time"));
-    this.others = h("input", { type: "checkbox", change: () => this.refresh() });
+    this.axis = makeAxisChoice(() => this.show());
+    this.others = h("input", { type: "checkbox", change: () => this.reload() });
     this.othersLabel = h("span");
     this.othersChoice = h("label", {}, this.others, this.othersLabel);
     this.all = h("input", { type: "checkbox", "aria-label": "draw all of these runs", change: () => {
@@ -30,26 +27,19 @@ export class RunsPage {
     } });
     this.part = h("span", { class: "soft" });
     this.note = h("p", { class: "soft" }, "Looking for runs.");
-    this.grid = new ChartGrid(() => this.refresh());
+    this.grid = new ChartGrid(() => this.reload());
     this.table = new Table("runs", "Runs", { decorate: (row, { seconds }) => {
       row.title = seconds === null ? "" : `${formatDuration(seconds)} of training`;
     } });
     this.element = h("div", { class: "page" }, h("h1", {}, "Runs"),
       h("div", { class: "bar choices" }, this.filter, this.metric, this.axis, this.othersChoice, this.part),
       this.grid.element, this.note, this.table.element);
-    this.timer = setInterval(() => this.refresh(), REFRESH_MS);
-  }
-
-  reload() {
-    this.refresh();
   }
 
   tell(name, content) {
     if (name !== "runs") return;
-    const isFirst = !this.runs.length;
     this.runs = content;
-    if (isFirst) this.refresh();
-    else this.show();
+    this.reload();
   }
 
   /** The runs that the table shows. */
@@ -67,11 +57,11 @@ export class RunsPage {
   }
 
   /** Fetch the curves of the runs that are shown, those of ended ones once. */
-  async refresh() {
+  async reload() {
+    const turn = this.turn = {}, metric = this.metric.value;
     this.show();
-    const metric = this.metric.value;
     for (const run of this.shown) {
-      if (document.hidden || !this.element.isConnected || metric !== this.metric.value) return;
+      if (document.hidden || turn !== this.turn) return; // another call goes on
       const known = this.curves.get(run.key);
       if (known && known.frames === run.frames && known.metric === metric) continue;
       try {
@@ -162,7 +152,7 @@ export class RunsPage {
   }
 
   destroy() {
-    clearInterval(this.timer);
+    this.turn = null;
     this.grid.destroy();
   }
 }

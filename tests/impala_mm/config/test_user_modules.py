@@ -30,20 +30,16 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("given", ["--import", "--imports", "--config", "--flagfile"])
-def test_flags_import_modules_before_others_are_read(here, given):
-    names = [f"{name}_{len(given)}" for name in ("one", "two")]
+@pytest.mark.parametrize(
+    "argument", ["--import=one_m, two_m", "--config=flags.toml", "--flagfile=flags"]
+)
+def test_flags_import_modules_before_others_are_read(here, argument):
+    names = ["one_m", "two_m"]
     for name in names:
         (here / f"{name}.py").write_text("")
-    text = f"{names[0]}, {names[1]}"
-    if given == "--config":
-        (here / "flags.toml").write_text(f'imports = ["{names[0]}", "{names[1]}"]')
-        argument = "--config=flags.toml"
-    elif given == "--flagfile":
-        (here / "flags").write_text(f"--import={text}")
-        argument = "--flagfile=flags"
-    else:
-        argument = f"{given}={text}"
+        sys.modules.pop(name, None)
+    (here / "flags.toml").write_text('imports = ["one_m", "two_m"]')
+    (here / "flags").write_text("--imports=one_m,two_m")
     command_line.parse(["experiment.py", argument], "", Config)
     assert user_modules.imported().split(",") == names
     assert all(name in sys.modules for name in names)

@@ -33,15 +33,8 @@ class Assigning:
         table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0)
         self.look_up = lambda: table.lookup(tf.constant(1))  # no variable, but has a handle, too
 
-    def plainly(self, x):
-        self.v.assign(x * self.w)
-
     def in_a_cond(self, x):
         tf.cond(x > self.w[0], lambda: self.v.assign_add([x, x]), self.v.read_value)
-
-    def in_the_branch_of_a_switch(self, x):
-        branches = [lambda: self.w + x, lambda: self.v.assign_sub(self.w)]
-        tf.switch_case(tf.cast(x, tf.int32), branches)
 
     def in_a_loop(self, x):
         def body(i):

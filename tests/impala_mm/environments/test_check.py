@@ -23,10 +23,11 @@ from impala_mm.environments.observations import read_observations
 from impala_mm.environments.types import Options
 
 
-def _check(name, until=math.inf):
+def _check(name, until=math.inf, **options):
     """Return the findings about a level, the calls that were made, and whether all were."""
     found, calls = [], []
-    checked = check.LevelCheck(name, Options(), lambda call, _: calls.append(call), found.append)
+    starts = lambda call, _: calls.append(call)  # noqa: E731
+    checked = check.LevelCheck(name, Options(**options), starts, found.append)
     return found, calls, checked.run(until)
 
 
@@ -121,12 +122,16 @@ def test_an_environment_of_several_agents_is_refused_with_what_to_do():
         def action_space(self, agent):
             return Discrete(2)
 
-    name = level(Parallel)
-    (found,), _, _ = _check(name)
+    (found,), _, _ = _check(level(Parallel))
     assert found.is_error
-    assert found.sentence.startswith(name)
     assert "an environment of several agents" in found.sentence
     assert "gymnasium.Env" in found.sentence, "it says what to do"
+
+
+def test_arguments_and_wrappers_that_do_not_fit_are_errors():
+    for options, said in (({"env_wrappers": "making:Tines"}, "Tines"), ({"env_kwargs": "{}"}, "")):
+        found, _, _ = _check("making:Walk", **options)
+        assert [said in each.sentence for each in found] == [True] * bool(said)
 
 
 def test_an_environment_is_closed_and_its_error_reported():

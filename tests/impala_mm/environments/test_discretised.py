@@ -5,10 +5,7 @@ import numpy as np
 import pytest
 from counting import level
 from gymnasium.spaces import Box
-from hypothesis import given
-from hypothesis import strategies as st
 
-from impala_mm.environments.levels import places
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.types import BadLevel
 
@@ -64,14 +61,6 @@ def test_log_has_the_middle_and_distances_that_grow_by_equal_factors():
     options = {"discretization": "log", "n_actions_per_dim": 7, "action_ratio": 4.0}
     found = np.array(_played(level(lambda **_: Echo([0], [20])), range(7), **options))[:, 0]
     np.testing.assert_allclose(found, [0, 5, 7.5, 10, 12.5, 15, 20])
-
-
-@given(st.integers(1, 40), st.floats(1, 1e6))
-def test_places_ascend_from_bound_to_bound_alike_on_both_sides(half, ratio):
-    for found in (places("lin", 2 * half + 1, ratio), places("log", 2 * half + 1, ratio)):
-        np.testing.assert_allclose(found, -found[::-1], atol=1e-12)
-        assert np.all(np.diff(found) >= 0)
-        assert [found[0], found[half], found[-1]] == pytest.approx([-1, 0, 1], abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,6 @@ from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import action_names, level_spec, make_environments
 from impala_mm.environments.types import BadLevel, EnvironmentSpec
 
-FLOATS = np.float32
-
 WITHOUT_GOALS = (
     "its observations are no Dict with the keys observation, achieved_goal, desired_goal"
 )
@@ -30,7 +28,6 @@ WITHOUT_GOALS = (
         ("Catch", [10, 5], 3, 0.9),
         ("impala_mm/Memory-v0", [4], 2, 0.95),
         ("sandbox.own_environment:Corridor-v0", [1], 2, 0.85),
-        ("counting:Counting-v0", [1], 4, None),
         ("gym:CartPole-v1", [4], 2, 475.0),
         ("gym:counting:CartPole-v0", [4], 2, 195.0),
     ],
@@ -206,18 +203,14 @@ def test_a_fault_of_an_old_environment_names_its_method():
     ("name", "sentence"),
     [
         ("CartPol-v1", "there is no environment CartPol-v1; did you mean CartPole-v1 or"),
-        ("CartPole-v7", "did you mean CartPole-v1 or"),
         ("ALE/Pnog-v5", "did you mean ALE/Pong-v5"),
         ("Breakout-v5", "did you mean ALE/Breakout-v5"),
-        ("PongNoFrameSkip-v4", "did you mean PongNoFrameskip-v4"),
         ("cach", "did you mean catch?"),
-        ("catch-v0", "did you mean impala_mm/Catch-v0"),
         ("gym:CartPol-v1", "did you mean gym:CartPole-v1 or gym:CartPole-v0"),
         ("counting:Countin-v0", "did you mean counting:Counting-v0"),
         ("xyzzy", "there is no environment xyzzy; a level is the id of a gymnasium or gym"),
         ("", "a level is the id of"),
         ("my_packge:MyEnv-v0", "no module named 'my_packge' was found in "),
-        (".:MyEnv-v0", "no module named '.' was found in "),
     ],
 )
 def test_a_name_that_does_not_work_is_answered_in_one_sentence(name, sentence):
@@ -270,64 +263,3 @@ def test_unsupported_spaces_are_refused_and_the_environment_closed(which, space,
     with pytest.raises(BadLevel, match=f"^{name} .*{sentence}"):
         level_spec(name)
     assert len(closed) == 1
-
-
-def _shows(space, observation):
-    """Make a level that always returns the same observation."""
-
-    class Shows(Counting):
-        observation_space = space
-
-        def _see(self):
-            return observation
-
-    return level(Shows)
-
-
-def _first(name, **options):
-    envs = make_environments(name, 1, seed=0, **options)
-    seen = envs.reset().observation
-    assert envs.faults == []
-    assert seen.shape[1:] == tuple(envs.spec.observation.shape)
-    assert seen.dtype == envs.spec.observation.dtype.as_numpy_dtype
-    return seen[0]
-
-
-@pytest.mark.parametrize(
-    ("space", "observation", "dtype"),
-    [
-        (Box(0, 255, (2, 2, 3), np.uint8), np.full((2, 2, 3), 200, np.uint8), np.uint8),
-        (Box(-5, 5, (3,), np.int64), np.full(3, -4), np.float32),
-        (Box(0, 1, (), np.float32), 0.5, np.float32),
-    ],
-)
-def test_boxes_keep_uint8_and_are_float32_otherwise(space, observation, dtype):
-    seen = _first(_shows(space, observation))
-    assert seen.dtype == dtype
-    np.testing.assert_array_equal(seen, observation)
-
-
-def test_a_discrete_observation_becomes_one_hot():
-    assert _first(_shows(Discrete(4, start=-1), np.int64(-1))).tolist() == [1, 0, 0, 0]
-    envs = make_environments(_shows(Discrete(4), -1), 1, seed=0)
-    assert envs.reset().fault.all()
-    assert "observation -1 is not one of 4 from 0 on" in envs.faults[0].text
-
-
-def test_images_are_resized_by_area():
-    quarters = np.kron([[0, 200], [100, 50]], np.ones((4, 4))).astype(np.uint8)
-    gray = _shows(Box(0, 255, (8, 8), np.uint8), quarters)
-    assert _first(gray, width=2, height=2).tolist() == [[0, 200], [100, 50]]
-    assert _first(gray, width=2).shape == (8, 2)
-    assert _first(gray, height=16).shape == (16, 8)
-    one = _shows(Box(0, 255, (8, 8, 1), np.uint8), quarters[..., None])
-    assert _first(one, width=1, height=1).tolist() == [[[88]]], "87.5: the mean of all"
-    deep = _shows(Box(0, 1, (8, 8, 6), np.float64), np.full((8, 8, 6), 0.5))
-    np.testing.assert_allclose(_first(deep, width=3, height=5), np.full((5, 3, 6), 0.5))
-
-
-def test_an_image_of_the_wrong_size_is_a_fault_even_where_it_is_resized():
-    name = _shows(Box(0, 1, (8, 8), FLOATS), np.zeros((9, 9)))
-    envs = make_environments(name, 1, seed=0, width=4, height=4)
-    assert envs.reset().fault.all()
-    assert "observation of shape [9, 9], and its space has the shape [8, 8]" in envs.faults[0].text

@@ -203,12 +203,24 @@ def test_images_of_every_form_are_recognised(space, shape, note):
     assert (plain.shape, plain.note) == (space.shape, "")
 
 
-def test_an_image_with_the_channels_first_is_resized_as_one_with_the_channels_last():
+def _seen(image, width, height, **of):
+    space = Box(0, shape=image.shape, **{"high": 255, "dtype": np.uint8} | of)
+    return read_observations("here", space, width, height).read(image)[0]
+
+
+def test_images_are_resized_by_area():
+    grey = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
+    means = grey.reshape(2, 4, 2, 4).mean((1, 3))
+    np.testing.assert_allclose(_seen(grey, 2, 2), means, atol=0.51)
+    assert _seen(grey, 2, 0).shape == (8, 2)
+    assert _seen(grey, 0, 16).shape == (16, 8)
+    assert _seen(grey[..., None], 1, 1).shape == (1, 1, 1)
+    deep = _seen(np.full((8, 8, 6), 0.5), 3, 5, high=1, dtype=np.float64)
+    np.testing.assert_allclose(deep, np.full((5, 3, 6), 0.5))
+    assert deep.dtype == np.float32
     image = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
-    last = read_observations("here", Box(shape=(60, 80, 3), **BYTES), 40, 30).read(image)[0]
-    first = Box(shape=(3, 60, 80), **BYTES)
-    seen = read_observations("here", first, 40, 30).read(np.moveaxis(image, -1, 0))[0]
-    np.testing.assert_array_equal(seen, last)
+    first = _seen(np.moveaxis(image, -1, 0), 40, 30)  # its channels are first
+    np.testing.assert_array_equal(first, _seen(image, 40, 30))
 
 
 def test_a_nan_in_an_image_of_numbers_is_an_error():

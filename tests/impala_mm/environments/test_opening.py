@@ -7,9 +7,9 @@ import pytest
 
 from impala_mm.algorithms import agent
 from impala_mm.config.settings import Config
-from impala_mm.environments import check, from_flags
+from impala_mm.environments import from_flags
 from impala_mm.environments.make import action_names, level_spec, make_environments
-from impala_mm.environments.types import BadLevel, Options
+from impala_mm.environments.types import BadLevel
 
 
 @pytest.mark.parametrize(
@@ -135,15 +135,6 @@ def test_an_object_with_nothing_but_spaces_reset_and_step_is_an_environment(monk
 
     monkeypatch.setattr(making, "Bare", Bare, raising=False)
     assert action_names("making:Bare", level_spec("making:Bare").actions) == ["0", "1"]
-
-
-def test_the_check_plays_the_environment_with_its_arguments_and_wrappers():
-    found = []
-    for options in ({}, {"env_wrappers": "making:Tines"}, {"env_kwargs": '{"lenth": 1}'}):
-        check.LevelCheck("making:Walk", Options(**options), lambda *_: None, found.append).run(1e9)
-    wrapper, argument = found
-    assert "making has no function or class Tines" in wrapper.sentence
-    assert "unexpected keyword argument 'lenth'" in argument.sentence
 
 
 def test_an_actor_with_other_arguments_or_wrappers_is_another_ones():

@@ -33,7 +33,7 @@ def test_each_newest_checkpoint_is_tested_once_and_those_between_are_not(tmp_pat
     said = []
     evaluator = _evaluator(tmp_path, said)
     assert not evaluator.test_newest(), "there is not even a folder"
-    for updates in (1, 2, 3):
+    for updates in (2, 3):
         save(tmp_path, updates, frames=updates * 1e3, level_name="catch")
     assert evaluator.test_newest()
     assert not evaluator.test_newest()
@@ -45,9 +45,6 @@ def test_each_newest_checkpoint_is_tested_once_and_those_between_are_not(tmp_pat
 
     again = _evaluator(tmp_path, said)
     assert not again.test_newest(), "what was tested before the restart is not tested again"
-    save(tmp_path, 5, frames=5e3, level_name="catch")
-    assert again.test_newest()
-    assert _had(tmp_path) == [3, 4, 5]
     assert _evaluator(tmp_path, said, deterministic=True).test_newest(), "that is another test"
 
 

@@ -1,7 +1,6 @@
 """A video shows the game that the agent plays, and the agent sees what it saw in training."""
 
 import resource
-import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -147,16 +146,3 @@ def test_a_disk_that_is_full_ends_the_video_and_not_the_games(tmp_path, while_pl
     (reason,) = told
     assert "a.mp4 cannot be written: " in reason
     assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_is_gone_ends_the_video_and_not_the_games(tmp_path):
-    told, folder = [], tmp_path / "videos"
-    video = GameVideo(folder / "a.mp4", 10, lambda action: "a", failed=told.append)
-    picture = np.zeros((64, 64, 3), np.uint8)
-    video.show(GameFrame(picture, 0, 0, 0.0))
-    shutil.rmtree(folder)
-    folder.touch()
-    for game, action in [(1, 0), (1, None), (2, 0)]:  # game 0 broke off
-        video.show(GameFrame(picture, game, action, 0.0))
-    video.close()
-    assert told == [f"{folder}: File exists"]

@@ -196,27 +196,6 @@ def test_viewers_are_shown_each_observation_of_each_game_once(tmp_path):
     assert [frames[-1].episode_return for frames in games] == list(result.returns)
 
 
-@pytest.mark.parametrize(
-    ("level", "flags"),
-    [
-        ("Pendulum-v1", {"env_kwargs": '{"max_episode_steps": 15}'}),
-        ("catch", {"discrete_sac": True}),
-    ],
-)
-def test_viewers_are_shown_the_lesser_value_of_the_action_that_sac_chose(tmp_path, level, flags):
-    save(tmp_path, algorithm="sac", level_name=level, sure=True, **flags)
-    policy, values, shown, kept = impala_mm.load_policy(tmp_path), [], [], []
-    judge, critics = policy.judge, policy.algorithm._critics
-    policy.judge = lambda entry, state: kept.append(entry) or judge(entry, state)
-    evaluate_level(policy, level, 1, 1, viewers=lambda playing: [_viewer(shown, True)])
-    frames = [frame for frame in shown if frame and frame.action is not None]
-    for entry, frame in zip(kept, frames, strict=True):
-        features, _ = critics.step(entry, ())
-        values.append(critics.values(features, frame.action[np.newaxis]).numpy().min())
-    assert len(frames) >= 9
-    assert [frame.value for frame in frames] == pytest.approx(values, rel=1e-4, abs=1e-5)
-
-
 def test_a_run_of_several_levels_is_asked_which(tmp_path):
     save(tmp_path, level_name="gym:CartPole-v1,CartPole-v1")
     with pytest.raises(types.BadLevel, match="trained on gym:CartPole-v1 and CartPole-v1: name"):

@@ -120,11 +120,3 @@ def test_the_overlay_is_below_the_picture_and_shows_each_of_its_figures(size):
         assert (other[height:] != plain[height:]).any()
     without = draw_below(frame, "LEFT", 1.5, 3.0, None)
     assert height < len(without) < len(plain)
-
-
-def test_a_bar_is_as_high_as_its_action_is_probable():
-    policy = np.array([0.5, 0.25, 0.125, 0.125])
-    strip = draw_below(np.zeros((400, 600, 3), np.uint8), "0", 0.0, 0.0, policy)[400:]
-    filled = [(strip[:, x] == (110, 130, 165)).all(axis=-1).sum() for x in (80, 226, 372, 518)]
-    assert filled[0] > 10
-    assert [count / filled[0] for count in filled] == pytest.approx([1, 0.5, 0.25, 0.25], abs=0.06)

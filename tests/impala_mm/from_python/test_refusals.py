@@ -54,11 +54,6 @@ def test_a_file_may_not_choose_another_mode(tmp_path):
         impala_mm.train("catch", config=tmp_path / "other.toml")
 
 
-def test_a_policy_is_no_page_of_help():
-    with pytest.raises(errors.BadSettings, match=r"^show_config is only for the command line"):
-        impala_mm.load_policy("cartpole", show_config=True)
-
-
 def test_each_variable_of_a_list_is_an_argument_of_its_own():
     repeated = {f.name for f in dataclasses.fields(LauncherConfig) if f.type == tuple[str, ...]}
     assert set(start.REPEATED) == repeated

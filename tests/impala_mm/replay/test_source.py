@@ -189,13 +189,12 @@ def test_metrics_say_what_is_held_and_how_often_it_was_used(actors):
     assert measured["replay_unrolls/uniform"] == 5
     assert 0 < measured["replay_uses"] < 12
     assert measured["replay_discarded"] == 0
-    assert said == ["replay: training begins with this many unrolls: uniform: 5"]
+    assert [line.endswith("uniform: 5") for line in said] == [True]
     source._mixer._began -= 20
     actors.put(5)
     source.next(60)
     source.next(60)
-    assert "/s, uniform holds 100 unrolls: 400 steps, " in said[1]
-    assert said[1].endswith("minutes of play")
+    assert "uniform holds 100 unrolls: 400 steps, " in said[1]
 
 
 def test_the_learner_does_not_wait_for_a_draw(actors):

@@ -3,8 +3,6 @@
 import pickle
 import re
 import shutil
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -159,42 +157,42 @@ def test_a_checkpoint_of_tensorflow_1_teaches(tmp_path, names):
         _load(tmp_path, spec=_small_spec())
 
 
-def test_frozen_dictionaries_and_arrays_of_earlier_jax_are_read(tmp_path, monkeypatch):
-    """As flax before 0.7 and jax before 0.4 write them."""
+class FrozenDict(dict):
+    """As flax before 0.7 writes it."""
 
-    class FrozenDict:
-        def __init__(self, content):
-            self.content = content
+    def __reduce__(self):
+        return FrozenDict, (dict(self),)
 
-        def __reduce__(self):
-            return FrozenDict, (self.content,)
 
-    def reconstruct_device_array():
-        pass
+class _Array:
+    """As jax before 0.4 writes it."""
 
-    class Array:
-        def __init__(self, array):
-            self.array = array
+    def __init__(self, array):
+        self._array = array
 
-        def __reduce__(self):
-            return reconstruct_device_array, (*self.array.__reduce__(), {"weak_type": False})
+    def __reduce__(self):
+        return _reconstruct_device_array, (*self._array.__reduce__(), {"weak_type": False})
 
-    for module, named in (
-        ("flax.core.frozen_dict", FrozenDict),
-        ("jax._src.device_array", reconstruct_device_array),
-    ):
-        for parent in ("flax", "flax.core", "jax", "jax._src"):
-            monkeypatch.setitem(sys.modules, parent, types.ModuleType(parent))
-        made = types.ModuleType(module)
-        setattr(made, named.__name__, named)
-        named.__module__, named.__qualname__ = module, named.__name__
-        monkeypatch.setitem(sys.modules, module, made)
+
+def _reconstruct_device_array():
+    pass
+
+
+def test_frozen_dictionaries_and_arrays_of_earlier_jax_are_read(tmp_path):
     layers = _small_layers()
+    path = _write_jax(tmp_path, layers)
     params = {
-        name: {"kernel": Array(kernel), "bias": Array(bias)}
+        name: {"kernel": _Array(kernel), "bias": _Array(bias)}
         for name, (kernel, bias) in zip(_JAX_NAMES, layers, strict=True)
     }
-    path = _write_jax(tmp_path, layers, online_params=FrozenDict({"params": params}))
+    content = pickle.dumps({"online_params": FrozenDict(params=params)}, 3)
+    for ours, theirs in (
+        ("FrozenDict", "flax.core.frozen_dict\nFrozenDict"),
+        ("_reconstruct_device_array", "jax._src.device_array\nreconstruct_device_array"),
+    ):
+        assert f"{__name__}\n{ours}\n".encode() in content
+        content = content.replace(f"{__name__}\n{ours}\n".encode(), f"{theirs}\n".encode())
+    path.write_bytes(content)
     images = np.random.default_rng(1).integers(0, 256, (2, 9, 9, 4), np.uint8)
     found = _load(path, spec=_small_spec(), teacher_temperature=1.0).parameters(_as_entries(images))
     np.testing.assert_allclose(found[-1], _values(layers, images), rtol=1e-4, atol=1e-5)

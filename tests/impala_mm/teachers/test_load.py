@@ -1,11 +1,9 @@
 """Teachers of every kind, loaded and asked; and those that cannot teach, each with its sentence."""
 
-import errno
 import json
 import pickle
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -343,33 +341,6 @@ def test_a_damaged_checkpoint_and_a_folder_of_something_else_are_refused(tmp_pat
     (tmp_path / "empty").mkdir()
     with pytest.raises(NoTeacher, match="empty is empty: give the folder of a run"):
         _load(tmp_path / "empty")
-
-
-def test_a_run_with_a_recorded_flag_that_cannot_be_used_is_refused(tmp_path):
-    """It plays in spite of this flag, which is read where observations of unrolls are judged."""
-    path = save(tmp_path, level_name="catch")
-    about = json.loads((path / "about.json").read_text())
-    about["settings"]["reward_clipping"] = "zzz"
-    (path / "about.json").write_text(json.dumps(about))
-    with pytest.raises(
-        NoTeacher, match=r"cannot be used \(--reward_clipping=zzz: it must be auto, "
-    ):
-        _load(tmp_path)
-
-
-def test_a_folder_that_the_user_may_not_enter_is_refused_in_a_sentence(tmp_path, monkeypatch):
-    """Tests may run as root, whom no permission stops."""
-    inside, kept = tmp_path / "saved_model.pb", Path.exists
-
-    def exists(path, **options):
-        if path == inside:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return kept(path, **options)
-
-    monkeypatch.setattr(Path, "exists", exists)
-    said = f"--teacher={tmp_path}: {inside} cannot be read: Permission denied: make it readable"
-    with pytest.raises(NoTeacher, match=re.escape(said)):
-        _load(tmp_path)
 
 
 def test_an_order_of_numbers_is_refused(run):

@@ -49,6 +49,9 @@ def _answers(client):
 _OWNER = """
 import sys, time
 from pathlib import Path
+from unittest.mock import MagicMock
+for unused in ("tensorflow", "impala_mm.transport.client"):  # it takes seconds to load
+    sys.modules[unused] = MagicMock()
 from impala_mm.runtime import run_token
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.tls import Credentials

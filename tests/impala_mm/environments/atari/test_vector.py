@@ -16,7 +16,7 @@ from impala_mm.environments.atari import vector as atari  # noqa: E402
 from impala_mm.environments.make import find_level  # noqa: E402
 
 BREAKOUT, PONG = "BreakoutNoFrameskip-v4", "PongNoFrameskip-v4"
-NOOP, FIRE = 0, 1
+FIRE = 1
 
 
 def _agree(level_name, rom, steps, num_envs=1, **options):
@@ -192,19 +192,6 @@ def test_up_to_30_no_ops_begin_a_game():
     assert len(frames) > 15
 
 
-def _idle_in_breakout(**options):
-    """Return the number of lives lost without ever pressing FIRE."""
-    envs = make_environments(BREAKOUT, 1, seed=0, no_ops=0, **options)
-    envs.reset()
-    return sum(envs.step(np.array([NOOP])).terminated[0] for _ in range(220)), envs.episodes()
-
-
-def test_a_reset_presses_fire_and_a_lost_life_does_not():
-    lost, finished = _idle_in_breakout()
-    assert lost == 1, "the ball that the reset served"
-    assert [e.whole_game for e in finished] == [False]
-
-
 @pytest.mark.parametrize("options", [{}, {"life_loss_ends": False}])
 def test_fire_is_pressed_for_the_agent_in_a_step_that_is_none(options):
     """The pictures, rewards, ends and scores are those of the emulator, stepped by hand."""
@@ -215,13 +202,6 @@ def test_fire_is_pressed_for_the_agent_in_a_step_that_is_none(options):
     if options:  # as in an evaluation
         assert reference.games == reference.episodes
         assert seen["terminated"] == len(reference.games)
-
-
-def test_a_game_of_which_nobody_presses_fire_is_played_to_its_end():
-    lost, finished = _idle_in_breakout(fire_after_life_loss=True)
-    assert lost > 5
-    game = next(e for e in finished if e.whole_game)
-    assert game.length == sum(e.length for e in finished[:5])
 
 
 def test_a_reward_while_fire_is_pressed_counts_for_the_scores_and_is_not_learnt_from(monkeypatch):
