@@ -42,6 +42,7 @@ def test_it_is_resumed_by_the_same_command(older):
     assert [start["settings"]["reward_clipping"] for start in starts] == ["abs_one", "abs_one"]
 
 
+@pytest.mark.slow
 def test_it_is_tested(older):
     code, printed = run(*EXPERIMENT, "--mode=test", f"--logdir={older}", "--test_num_episodes=50")
     assert code == 0, printed

@@ -66,4 +66,5 @@ def test_vmpo_learns_cartpole_on_two_learners_with_the_same_variables_and_multip
     assert rows[-1]["episode_return"] >= 200
     assert rows[-1]["sync_checks"] > 0
     assert rows[-1]["sync_repairs"] == 0
-    assert rows[-1]["entropy_cost"] != pytest.approx(0.01, rel=0.01)
+    costs = [row["entropy_cost"] for row in rows if "entropy_cost" in row]
+    assert costs[-1] != pytest.approx(0.01, rel=0.01)

@@ -78,7 +78,7 @@ def test_flags_that_do_not_fit_are_refused_before_anything_starts(capsys, given,
 
 
 MEMORY = {"agent_name": "MLPLSTMAgent", "batch_size": 4, "unroll_length": 6}
-IMAGES = "tests.helpers.picture_catch:PictureCatch"
+IMAGES = "tests.helpers.games:PictureCatch"
 
 
 @pytest.mark.parametrize(

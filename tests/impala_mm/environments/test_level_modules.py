@@ -58,7 +58,7 @@ def test_a_program_in_another_folder_finds_the_modules_of_the_current_one_and_of
         env=variables,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr

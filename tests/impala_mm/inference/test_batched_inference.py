@@ -38,10 +38,10 @@ NO_EPISODES = np.zeros([0, 3], np.float32)
 class Hand:
     """An actor that a test controls: one group, whose observations are its steps' numbers."""
 
-    def __init__(self, there, actor=0, incarnation=1, environments=2, pack=leave_uncompressed):
+    def __init__(self, there, actor=0, incarnation=1, environments=2):
         self.client = Client(there.address, remotely.TOKEN, timeout=5)
         self.client.hello(there.me(actor) | {"incarnation": incarnation, "host": "h"})
-        self._codec, self._pack = StepCodec(there.algorithm.unroll.step.observation), pack
+        self._codec = StepCodec(there.algorithm.unroll.step.observation)
         first = self.client.header(actor, incarnation, stream=0)
         self.header = first._replace(environments=environments)
 
@@ -51,7 +51,7 @@ class Hand:
         no = np.zeros([e], bool)
         seen = np.full([e, 3], number if value is None else value, np.float32)
         step = Step(np.zeros([e]), no, no, seen, np.full([e], number == 0), no)
-        return self._pack(self._codec.encode(step))
+        return leave_uncompressed(self._codec.encode(step))
 
     def ask(self, number, value=None, content=None, **changes):
         """Send that step."""

@@ -34,6 +34,13 @@ def test_a_run_that_a_page_shows_and_that_nobody_sees_has_one_connection(links):
     links.now[0] += 30
     links.keep(["far"])
     assert _processes(links) == first
+    first["far"].kill()
+    first["far"].wait()
+    links.keep(["far"])
+    assert _processes(links) == first, "it is tried again later"
+    links.now[0] += 31
+    links.keep(["far"])
+    assert _processes(links)["far"].poll() is None
 
 
 def test_a_connection_ends_some_time_after_the_last_page(links):

@@ -90,7 +90,7 @@ _SHORTER += [("fetch", 0, None), ("rotate", "a.log", b"")]
 
 @example(_SHORTER)
 @given(_STEPS)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=150)
 def test_a_copy_equals_its_source_after_any_changes_and_cuts(steps):
     with tempfile.TemporaryDirectory() as folder:
         there, here = Folder(Path(folder) / "there"), Path(folder) / "here"

@@ -34,11 +34,13 @@ def test_a_file_is_parsed_once_until_it_is_replaced(read):
     assert read() == {}
 
 
-def test_a_file_that_was_written_a_moment_ago_is_parsed_again(read):
+@pytest.mark.parametrize(("content", "age"), [('{"number": 1}', 0), ('{"number": 1]', 10)])
+def test_a_file_that_was_written_a_moment_ago_or_is_damaged_is_parsed_again(read, content, age):
     path, read, _ = read
-    write_json(path, {"number": 1})
+    path.write_text(content)
+    _age(path, age)
     about = path.stat()
-    assert read() == {"number": 1}
+    read()
     path.write_text('{"number": 2}')
     os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))  # in the same tick of the clock
     assert read() == {"number": 2}
