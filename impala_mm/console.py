@@ -44,8 +44,11 @@ _SET_UP = {
 def run_impala_mm() -> NoReturn:
     """Run experiment.py, what shows results, print the pages' folder, or run a set-up program."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if sys.argv[1:] in (["docs"], ["docs", "--open"]):
-        sys.exit(_open_site() if "--open" in sys.argv else print(_PROJECT))
+    if sys.argv[1:] == ["docs"]:
+        print(_PROJECT)
+        sys.exit()
+    if sys.argv[1:] == ["docs", "--open"]:
+        sys.exit(_open_site())
     if name == "results":
         _run(_PROJECT / "sandbox" / "results", sys.argv[2:])
     if name not in _SET_UP:
