@@ -66,7 +66,6 @@ def test_a_dry_run_prints_every_command_also_of_other_hosts(cluster):
         (["--apply"], "there is no run named impala"),
         (["--apply", "--dry_run"], "--dry_run and --apply are two commands"),
         (["--env=SECRET hunter2"], "--env=...: write NAME=value"),
-        (["--wheelhouse=no"], "--wheelhouse needs --deploy"),
         (["--deploy", "--wheelhouse=no"], "--wheelhouse=no: there is no such folder"),
         (["--stop_secs=inf"], "--stop_secs=inf: it must be at least "),
         (["--stall_secs=inf"], "--stall_secs=inf: it must be at least "),

@@ -40,10 +40,6 @@ def launch(run: Run, request: Request) -> int:
     if config.dry_run:
         _print_commands(run, request, workers)
         return 0
-    if config.wheelhouse and not config.deploy:
-        raise UserError(
-            "--wheelhouse needs --deploy, which installs its packages on the hosts: add --deploy"
-        )
     check_runs_folder()
     targets = find_targets(workers)
     is_requested = "tmux_sess" in request.given
