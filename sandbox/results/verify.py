@@ -127,7 +127,7 @@ def verify(name: str, seed: int, of: Path | None, until: float | None, more: Seq
         stops += [f"--max_seconds={deadlines[0].seconds + 1:.0f}"] if compare_seconds else []
     with tempfile.TemporaryDirectory() as folder:
         logdir = of or Path(folder)
-        if not of and run_documented(name, seed, logdir, *more, *stops):
+        if not of and run_documented(name, seed, logdir, *stops, *more):
             flags.refuse("the run failed")
         rows = read_returns(logdir)
     print(f"{name}: allowed: {SLACK} times what the slowest of {len(recorded)} seeds needed")
