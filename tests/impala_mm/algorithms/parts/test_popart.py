@@ -117,6 +117,14 @@ def test_targets_that_hardly_differ_are_not_magnified():
     assert deviation >= value_units.LEAST_SHARE * mean * 0.999
 
 
+def test_a_first_batch_without_live_transitions_changes_nothing():
+    head, unit = made()
+    before = in_threads.arrays(head.w, head.b)
+    see(unit, np.full([2, 2], 7.0), tf.zeros([2, 2], tf.bool))
+    assert known(unit) == [0, 1]
+    in_threads.assert_close(before, in_threads.arrays(head.w, head.b), 0, 0)
+
+
 @pytest.mark.parametrize("wrong", [np.nan, None])
 def test_targets_that_are_not_finite_on_one_learner_or_not_live_change_nothing_on_any(wrong):
     heads = [made(), made()]
