@@ -227,8 +227,9 @@ def entropy_limits(actions: ActionSpec, kind: str) -> tuple[float, float]:
     """Return the least and the largest entropy of a policy without masks, in nats.
 
     That of choices is 0 to the logarithm of their number. The entropy of numbers is that of their
-    density and of their bounds: the least follows from the least deviation (there is none of a
-    hyperbolic tangent), and the largest is infinite unless two bounds are a part of the distribution. Masks may lower the largest one.
+    density and of their bounds: the least follows from the least deviation (a hyperbolic tangent
+    has none), and the largest is infinite unless two bounds are a part of the distribution. Masks
+    may lower the largest one.
     """
     each = [_limits(part, kind) for part in actions.leaves]
     return sum(least for least, _ in each), sum(most for _, most in each)

@@ -39,9 +39,7 @@ def test_uniform_draws_each_unroll_equally_often_and_none_twice_at_once():
 
 def test_at_full_correction_unrolls_down_to_a_tenth_of_the_mean_priority_count_equally():
     sampler = _replay(5, 5, exponent=0.5, correction=1.0)
-    powers = np.array(
-        [0.04, 0.25, 1.0, 4.0, 7.0]
-    )  # their mean is 2.458; the first is below a tenth
+    powers = np.array([0.04, 0.25, 1.0, 4.0, 7.0])  # the first is below a tenth of the mean
     sampler.feedback(np.arange(5), powers**2)
     counts, weighted = np.zeros(5), np.zeros(5)
     for _ in range(4000):
