@@ -73,6 +73,7 @@ class DopamineTeacher(ObservingTeacher):
             "reward_clipping": "abs_one",
             "normalize_rewards": False,
             "reward_scaling": 1.0,
+            "life_loss_ends": False,
         }
         _check(path, layers, spec)
         if spec.actions.discrete != self.num_actions:
