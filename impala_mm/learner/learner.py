@@ -16,11 +16,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
+from impala_mm.data.episodes import ReportedEpisodes
 from impala_mm.data.trajectory import Batch
 from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed.group import LearnerGroup, check_variables
@@ -31,6 +33,7 @@ from impala_mm.learner.sources.batch_source import BatchSource, Composition
 from impala_mm.learner.train_step import StepResult, TrainStep, UpdateProfiler
 from impala_mm.records.metrics import Meter
 from impala_mm.runtime import lifecycle
+from impala_mm.transport.connected_actors import ActorReport
 from impala_mm.transport.server import Server
 
 _LOCK_SECONDS = 1.0  # seconds that other threads wait for a running update
@@ -194,9 +197,15 @@ class Learner(threading.Thread):
         values |= self.server.inference_metrics()
         self.meter.add(values, agreed.own_steps)
         for report in self.server.actors.take_reports():
-            self.meter.add_episodes(report.level, report.episodes)
+            self.meter.add_episodes(self._reported(report))
             self.meter.add_actor_times(report.times)
         self.actions = batch.unrolls.action
+
+    def _reported(self, report: ActorReport) -> ReportedEpisodes:
+        """Return the episodes of a report, whose environments get their numbers in the run."""
+        numbers, rows = self.server.numbers, report.episodes.astype(np.float64)
+        rows[:, 0] = numbers.in_run(report.actor, rows[:, 0])
+        return ReportedEpisodes(report.level, report.actor, report.version, rows, numbers.count)
 
     def _check_sync(self) -> int:
         """Compare the learners' variables if it is time; return how many were repaired."""

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from impala_mm.data.episodes import ReportedEpisodes
+
 _GAMES = 100  # games over which returns are averaged
 # The parts of an actor's time while it plays: computing actions, stepping environments, waiting for
 # its learner, and waiting for the next policy. The rest of its time is bookkeeping.
@@ -35,7 +37,7 @@ class MeterReading(NamedTuple):
     # Whether the first update ended during this reading; earlier times are then discarded.
     first_update_ended: bool
     steps: int  # environment steps that this learner trained on
-    episodes: list[tuple[str, np.ndarray]]  # (level, float32 [K, 3]), see `Meter.add_episodes`
+    episodes: list[ReportedEpisodes]
 
 
 class Meter:
@@ -84,10 +86,10 @@ class Meter:
             if seconds["playing"] <= time.monotonic() - self._began_at:
                 self._reading.actor_times.update(seconds)
 
-    def add_episodes(self, level: str, episodes: np.ndarray) -> None:
-        """Add K episodes, float32 [K, 3]: (1 for a complete game else 0, return, steps)."""
+    def add_episodes(self, reported: ReportedEpisodes) -> None:
+        """Add the episodes that an actor reported."""
         with self._lock:
-            self._reading.episodes.append((level, episodes))
+            self._reading.episodes.append(reported)
 
     def take_reading(self) -> MeterReading:
         """Return the measurements since the last call, and start over."""
@@ -136,13 +138,13 @@ class MetricsAggregator:
             reading.times.update(part.times)
             reading.actor_times.update(part.actor_times)
             self._steps[rank] += part.steps
-            for level, episodes in [] if self._closed else part.episodes:
-                for is_whole_game, episode_return, steps in episodes.tolist():
-                    if is_whole_game:
-                        self._games.append((episode_return, steps))
-                        self._returns[level].append(episode_return)
+            for reported in [] if self._closed else part.episodes:
+                for episode in reported.episodes():
+                    if episode.whole_game:
+                        self._games.append((episode.episode_return, episode.length))
+                        self._returns[reported.level].append(episode.episode_return)
                     else:
-                        self._shaped.append(episode_return)
+                        self._shaped.append(episode.episode_return)
 
     def mean_return(self) -> float:
         """Return the mean raw return of the last 100 games; NaN before there are 100."""

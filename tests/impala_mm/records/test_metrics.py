@@ -3,15 +3,22 @@
 import threading
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
+from impala_mm.data.episodes import ReportedEpisodes, to_rows
+from impala_mm.environments.types import Episode
 from impala_mm.records import metrics
 from impala_mm.records.bottleneck import describe_bottleneck, describe_turns, progress_line
 
 BUSY = {"idle_cores": 0.1, "actors_elsewhere": 0}
 MOVES = {"frames_per_second": 9.0}
 ACTORS = {"actor/acting_share": 0.15, "actor/stepping_share": 0.83}
+
+
+def _reported(episodes, level="catch"):
+    """Return episodes that actor 0 reports: (whether a complete game, return, length)."""
+    rows = to_rows(Episode(0, *episode) for episode in episodes)
+    return ReportedEpisodes(level, 0, version=0, rows=rows, environments=1)
 
 
 def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
@@ -106,8 +113,7 @@ def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
     tally = metrics.MetricsAggregator(scores)
     games = {"Pong": [0.0, 0.0], "Breakout": [60.0, 30.0], "catch": [1.0]}
     for level, returns in games.items():
-        episodes = [(1, value, 10) for value in returns] + [(0, 99.0, 5)]
-        meter.add_episodes(level, np.array(episodes, np.float32))
+        meter.add_episodes(_reported([*((1, x, 10) for x in returns), (0, 99.0, 5)], level))
     tally.merge(0, meter.take_reading())
     row = tally.row(0, 0)
     assert row["episode_return"] == pytest.approx(91 / 5)
@@ -118,7 +124,7 @@ def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
     assert "human_normalised/catch" not in row
 
     tally = metrics.MetricsAggregator({"Pong": (-20.0, 20.0)})
-    meter.add_episodes("Pong", np.array([(1, 10.0, 9)], np.float32))
+    meter.add_episodes(_reported([(1, 10.0, 9)], "Pong"))
     tally.merge(0, meter.take_reading())
     row = tally.row(0, 0)
     assert row["human_normalised"] == 0.75
@@ -159,11 +165,11 @@ def test_a_row_of_several_learners_holds_their_means_and_each_ones_own():
 
 def test_games_that_come_after_those_that_ended_the_run_count_no_more():
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
-    meter.add_episodes("catch", np.array([(1, 1.0, 9)] * 100, np.float32))
+    meter.add_episodes(_reported([(1, 1.0, 9)] * 100))
     tally.merge(0, meter.take_reading())
     assert tally.mean_return() == 1
     tally.close()
-    meter.add_episodes("catch", np.array([(1, -1.0, 9)] * 50, np.float32))
+    meter.add_episodes(_reported([(1, -1.0, 9)] * 50))
     tally.merge(0, meter.take_reading())
     assert tally.row(0, 0)["episode_return"] == 1
 
@@ -237,10 +243,10 @@ def test_games_stay_in_their_order_whichever_threads_collect_them():
 
     tally.merge = merge_late
     threads = [threading.Thread(target=tally.collect, args=[0, meter]) for _ in range(2)]
-    meter.add_episodes("catch", np.array([[1.0, 1.0, 9.0]] * 100))
+    meter.add_episodes(_reported([(1, 1.0, 9)] * 100))
     threads[0].start()
     assert merging.wait(20)
-    meter.add_episodes("catch", np.array([[1.0, 2.0, 9.0]]))
+    meter.add_episodes(_reported([(1, 2.0, 9)]))
     tally.merge = merge
     threads[1].start()
     threads[1].join(0.2)
