@@ -18,7 +18,7 @@ TABLES = Path(__file__).with_name("peers")
 
 
 class Row(NamedTuple):
-    """What stands for a flag of another trainer."""
+    """The counterpart of a flag of another trainer."""
 
     there: str
     default: str
