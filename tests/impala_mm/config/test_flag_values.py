@@ -79,7 +79,7 @@ def _note(config, capsys):
         (
             "ppo",
             {"n_steps": 128},
-            "--n_steps=128 (with --advantages=gae; another trainer's --n_steps is --unroll_length here)",
+            "(with --advantages=gae; another trainer's --n_steps is --unroll_length here)",
         ),
         ("dqn", {"baseline_cost": 0.3}, "--baseline_cost=0.3 (with --algorithm=dqn)"),
         ("impala", {"cloned": "all"}, "(without --policy_cloning_cost and without --value_cloning"),
