@@ -26,6 +26,9 @@ _ELSEWHERE = {
     "--lstm_size": "rnn_size hidden_size lstm_cell_size",
     "--num_actors": "workers num_workers n_workers num_env_runners",
     "--num_envs": "n_envs num_envs_per_worker num_envs_per_env_runner",
+    "--num_envs of --mode=test or --job_name=evaluator": (
+        "num_eval_envs n_eval_envs eval_num_envs evaluation_num_envs"
+    ),
     "--unroll_length": "num_steps nsteps rollout rollout_length rollout_fragment_length",
     "--batch_size, in unrolls": "train_batch_size minibatch_size",
     "--epochs (ppo)": "update_epochs n_epochs num_epochs num_sgd_iter",

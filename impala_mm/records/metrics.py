@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from impala_mm.data.episodes import ReportedEpisodes
+from impala_mm.environments.types import Episode
 
 _GAMES = 100  # games over which returns are averaged
 # The parts of an actor's time while it plays: computing actions, stepping environments, waiting for
@@ -105,13 +106,22 @@ def _empty_reading() -> MeterReading:
 class MetricsAggregator:
     """The measurements of all learners: sums since the last row, and the last games."""
 
-    def __init__(self, scores: dict[str, tuple[float, float] | None], learners: int = 1):
-        """Take for each level the mean returns of a random policy and of a human, if known."""
+    def __init__(
+        self,
+        scores: dict[str, tuple[float, float] | None],
+        learners: int = 1,
+        keeps_games: bool = False,
+    ):
+        """Take for each level the mean returns of a random policy and of a human, if known.
+
+        With `keeps_games`, games are kept until `take_games` returns them.
+        """
         self._scores = scores
         self._lock, self._collecting = threading.Lock(), threading.Lock()
         self._returns = {level: deque[float](maxlen=_GAMES) for level in scores}  # raw
         self._games: deque[tuple[float, float]] = deque(maxlen=_GAMES)  # (raw return, steps)
         self._shaped: deque[float] = deque(maxlen=_GAMES)
+        self._kept: list[dict[str, Any]] | None = [] if keeps_games else None
         self._readings = [_empty_reading() for _ in range(learners)]  # since the last row
         self._steps = [0] * learners  # trained on by each learner since this process started
         self._readings_began_at = time.monotonic()
@@ -143,8 +153,18 @@ class MetricsAggregator:
                     if episode.whole_game:
                         self._games.append((episode.episode_return, episode.length))
                         self._returns[reported.level].append(episode.episode_return)
+                        if self._kept is not None:
+                            self._kept.append(_describe_game(reported, episode))
                     else:
                         self._shaped.append(episode.episode_return)
+
+    def take_games(self) -> list[dict[str, Any]]:
+        """Return the complete games since the last call, if they are kept."""
+        with self._lock:
+            games = self._kept or []
+            if games:
+                self._kept = []
+        return games
 
     def mean_return(self) -> float:
         """Return the mean raw return of the last 100 games; NaN before there are 100."""
@@ -207,6 +227,18 @@ class MetricsAggregator:
         if normalised:  # for several levels the median, as in the literature
             row["human_normalised"] = float(np.median(list(normalised.values())))
         return row
+
+
+def _describe_game(reported: ReportedEpisodes, game: Episode) -> dict[str, Any]:
+    """Return what games.jsonl says of a game."""
+    return {
+        "level": reported.level,
+        "return": game.episode_return,
+        "length": game.length,
+        "actor": reported.actor,
+        "environment": game.environment,
+        "policy_version": reported.version,
+    }
 
 
 # Metrics that a row of several learners also holds for each learner.
