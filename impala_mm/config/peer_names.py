@@ -45,6 +45,9 @@ _ELSEWHERE = {
         "exploration exploration_fraction exploration_initial_eps exploration_final_eps start_e "
         "end_e"
     ),
+    "--life_loss_ends": "terminal_on_life_loss episodic_life episode_life",
+    "--no_ops": "noop_max max_noops num_noops",
+    "--frame_stack": "num_stack stack_num stack_size framestack env_framestack",
     "--num_action_repeats": "frame_skip frameskip env_frameskip",
     "--logdir": (
         "exp_name experiment run_name train_dir log_dir save_dir save_path storage_path outdir"

@@ -29,10 +29,12 @@ class RunSettings:
              "separated by commas, train one network on all of them; the actors take them in "
              "turn.")
     preset: str = flag(
-        "", group="Run", own=True, choices=("", *setting_files.preset_names()), scope="start",
+        "", group="Run", own=True, choices=("", *setting_files.preset_names()), several=True,
+        scope="start",
         short="settings of this package: atari-ppo, mujoco-sac, rainbow, ...",
         text="Settings that come with this package; the files of impala_mm/presets/ show them. "
-             "Other flags, given here or in the file of config, take precedence.")
+             "Of several, separated by commas (rainbow,atari-sticky), the last takes precedence. "
+             "Other flags, given here or in the file of config, do so before any.")
     config: str = flag(
         "", group="Run", own=True, scope="command",
         short="file of settings in TOML, or a run's settings.json",

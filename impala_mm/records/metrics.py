@@ -122,6 +122,8 @@ class MetricsAggregator:
         self._games: deque[tuple[float, float]] = deque(maxlen=_GAMES)  # (raw return, steps)
         self._shaped: deque[float] = deque(maxlen=_GAMES)
         self._kept: list[dict[str, Any]] | None = [] if keeps_games else None
+        # Raw returns of as many of these games as a quarter of the environments plays meanwhile.
+        self._last_quarter: deque[float] = deque(maxlen=_GAMES // 4)
         self._readings = [_empty_reading() for _ in range(learners)]  # since the last row
         self._steps = [0] * learners  # trained on by each learner since this process started
         self._readings_began_at = time.monotonic()
@@ -155,6 +157,8 @@ class MetricsAggregator:
                         self._returns[reported.level].append(episode.episode_return)
                         if self._kept is not None:
                             self._kept.append(_describe_game(reported, episode))
+                        if episode.environment >= 0.75 * (reported.environments - 1):
+                            self._last_quarter.append(episode.episode_return)
                     else:
                         self._shaped.append(episode.episode_return)
 
@@ -171,6 +175,15 @@ class MetricsAggregator:
         with self._lock:
             full = len(self._games) == _GAMES
             return float(np.mean([r for r, _ in self._games])) if full else math.nan
+
+    def mean_return_of_last_quarter(self) -> float:
+        """Return that of the last 25 games of the quarter of environments with the largest numbers.
+
+        It is NaN before there are 25.
+        """
+        with self._lock:
+            full = len(self._last_quarter) == self._last_quarter.maxlen
+            return float(np.mean(self._last_quarter)) if full else math.nan
 
     def start(self, frames: float, steps: float, updates: int = 0) -> None:
         """Start counting rates at these numbers."""

@@ -1,5 +1,6 @@
 """Rows of metrics: shares of the learner's time, and the bottleneck that follows from them."""
 
+import math
 import threading
 from types import SimpleNamespace
 
@@ -265,3 +266,16 @@ def test_games_stay_in_their_order_whichever_threads_collect_them():
     for thread in threads:
         thread.join(20)
     assert tally.mean_return() == pytest.approx(1.01), "the oldest of 101 games is left out"
+
+
+def test_the_last_quarter_of_the_environments_is_the_one_that_explores_least():
+    tally, meter = metrics.MetricsAggregator({"catch": None}), metrics.Meter()
+    for number in range(8):  # the return of a game is the number of its environment
+        rows = to_rows([Episode(number, 1, float(number), 9)] * 12)
+        meter.add_episodes(ReportedEpisodes("catch", 0, 0, rows, environments=8))
+    tally.collect(0, meter)
+    assert math.isnan(tally.mean_return_of_last_quarter()), "24 games are not 25"
+    rows = to_rows([Episode(7, 1, 32.5, 9), Episode(5, 1, -99.0, 9), Episode(7, 0, -99.0, 9)])
+    meter.add_episodes(ReportedEpisodes("catch", 0, 0, rows, environments=8))
+    tally.collect(0, meter)
+    assert tally.mean_return_of_last_quarter() == (12 * 6 + 12 * 7 + 32.5) / 25
