@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from impala_mm.data.episodes import ReportedEpisodes
-from impala_mm.environments.types import Episode
 
 _GAMES = 100  # games over which returns are averaged
 # The parts of an actor's time while it plays: computing actions, stepping environments, waiting for
@@ -156,7 +155,7 @@ class MetricsAggregator:
                         self._games.append((episode.episode_return, episode.length))
                         self._returns[reported.level].append(episode.episode_return)
                         if self._kept is not None:
-                            self._kept.append(_describe_game(reported, episode))
+                            self._kept.append(reported.describe(episode))
                         if episode.environment >= 0.75 * (reported.environments - 1):
                             self._last_quarter.append(episode.episode_return)
                     else:
@@ -240,18 +239,6 @@ class MetricsAggregator:
         if normalised:  # for several levels the median, as in the literature
             row["human_normalised"] = float(np.median(list(normalised.values())))
         return row
-
-
-def _describe_game(reported: ReportedEpisodes, game: Episode) -> dict[str, Any]:
-    """Return what games.jsonl says of a game."""
-    return {
-        "level": reported.level,
-        "return": game.episode_return,
-        "length": game.length,
-        "actor": reported.actor,
-        "environment": game.environment,
-        "policy_version": reported.version,
-    }
 
 
 # Metrics that a row of several learners also holds for each learner.
