@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from processes import ROOT, run
+from processes import ROOT
 
 from impala_mm.records import host_use, run_folder
 from impala_mm.runtime import heartbeat, ports, starter
@@ -158,15 +158,6 @@ def test_supervisors_and_processes_mean_the_same_files_and_ports():
     assert task.HOST_NAME_VARIABLE == starter.HOST_VARIABLE
     assert task.START_VARIABLE == starter.START_VARIABLE
     assert task.ACTORS_VARIABLE == starter.ACTORS_VARIABLE
-
-
-def test_the_pictures_are_what_their_script_draws(tmp_path):
-    code, printed = run(sys.executable, "sandbox/draw.py", tmp_path)
-    assert code == 0, printed
-    drawn = list(tmp_path.iterdir())
-    assert len(drawn) == 18
-    for path in drawn:
-        assert path.read_text() == (ROOT / "sandbox" / path.name).read_text()
 
 
 def test_the_walk_along_an_unroll_names_files_and_functions_that_exist():

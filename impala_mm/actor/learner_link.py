@@ -37,7 +37,7 @@ class UnrollBatch(NamedTuple):
     run: int  # number of the run whose policy acted
     version: int  # the oldest policy version that acted
     contents: list[bytes]  # one per unroll
-    episodes: np.ndarray  # float32 [K, 3]: (1 for a complete game else 0, return, steps)
+    episodes: np.ndarray  # those that ended, see `data.episodes.to_rows`
     times: ActorTimes = ActorTimes()
     faults: int = 0  # of environments in these steps
 

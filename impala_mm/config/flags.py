@@ -113,6 +113,7 @@ class FlagInfo:
     group: str  # the heading of --help under which it is listed
     short: str = ""  # a line on the first page of --help, which has the flags that most people set
     choices: Sequence[str] = ()  # the only values that a text may have
+    several: bool = False  # whether it may be several of them, separated by commas
     least: float = -math.inf  # the smallest and the largest value of a number
     most: float = math.inf
     infinite: bool = False  # whether the number may be infinite, as it may if its default is

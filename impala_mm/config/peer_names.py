@@ -28,6 +28,9 @@ _ELSEWHERE = {
     "--conv_units": "features_dim encoder_conv_mlp_layers",
     "--num_actors": "workers num_workers n_workers num_env_runners",
     "--num_envs": "n_envs num_envs_per_worker num_envs_per_env_runner",
+    "--num_envs of --mode=test or --job_name=evaluator": (
+        "num_eval_envs n_eval_envs eval_num_envs evaluation_num_envs"
+    ),
     "--unroll_length": "num_steps nsteps rollout rollout_length rollout_fragment_length",
     "--batch_size, in unrolls": "train_batch_size minibatch_size",
     "--epochs (ppo)": "update_epochs n_epochs num_epochs num_sgd_iter",
@@ -44,6 +47,9 @@ _ELSEWHERE = {
         "exploration exploration_fraction exploration_initial_eps exploration_final_eps start_e "
         "end_e"
     ),
+    "--life_loss_ends": "terminal_on_life_loss episodic_life episode_life",
+    "--no_ops": "noop_max max_noops num_noops",
+    "--frame_stack": "num_stack stack_num stack_size framestack env_framestack",
     "--num_action_repeats": "frame_skip frameskip env_frameskip",
     "--logdir": (
         "exp_name experiment run_name train_dir log_dir save_dir save_path storage_path outdir"

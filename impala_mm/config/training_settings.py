@@ -97,6 +97,11 @@ class TrainingSettings:
         text="Atari only: probability, at each frame, that the emulator repeats the previous "
              "action instead of the chosen one. Negative: the value of the id (0.25 for v0 and "
              "v5, 0 for v4).")
+    life_loss_ends: bool = flag(
+        True, group="Environment",
+        text="Atari only: a lost life ends the episode that is learnt from, and no later reward "
+             "counts for earlier actions. False: only the end of the game does. Scores, tests and "
+             "evaluations are always of complete games.")
     no_reward_steps: int = flag(
         0, group="Environment", least=0,
         text="Atari only: consecutive steps without a reward after which a game is truncated and "
@@ -109,6 +114,18 @@ class TrainingSettings:
         text="Atari only: press FIRE for the agent after each lost life, for as long as a step "
              "lasts. As in a reset, nothing is learnt from it, its frames are not counted, and "
              "the network begins anew with the picture after it.")
+    no_ops: int = flag(
+        30, group="Environment", least=0,
+        text="Atari only: a game begins with at most this number of frames without an action, "
+             "drawn at random.")
+    grayscale: bool = flag(
+        True, group="Environment",
+        text="Atari only: pictures in grey. False: in colours, red, green and blue, which are "
+             "three times as many bytes.")
+    frame_stack: int = flag(
+        4, group="Environment", least=1, kept_by="weights",
+        text="Atari only: the network sees this number of newest pictures at once. Each is sent "
+             "and stored once.")
 
     # -- Algorithm
     algorithm: str = flag(

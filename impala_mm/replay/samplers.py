@@ -14,6 +14,7 @@ from impala_mm.config.replay_mix import KINDS, Part
 from impala_mm.replay.store import Store, StoredUnroll
 
 _LEAST = 1e-6  # priority of an unroll whose error is 0, so that it may be drawn again
+_MOST_WEIGHT = 10.0  # of an unroll that is drawn more seldom than others
 
 
 class Draw(NamedTuple):
@@ -187,14 +188,15 @@ class Uniform(Sampler):
 
 
 def importance_weights(priorities: np.ndarray, mean: float, correction: float) -> np.ndarray:
-    """Return the weights, float32 [N] up to 1, of unrolls that were drawn by these priorities.
+    """Return the weights, float32 [N], of unrolls that were drawn by these priorities.
 
-    They are (count x probability) to the power of -correction, at most 1; the `mean` is that of all
-    stored unrolls' priorities. They are not divided by the largest weight of the store: one unroll
-    with a priority of almost 0 would then shrink the weights of all others, and replayed unrolls
-    would count for nothing beside new ones, whose weights are 1.
+    They are 1 / (count x probability), at most 10, to the power of `correction`; the `mean` is that
+    of all stored unrolls' priorities. They are not divided by the largest weight of the store: one
+    unroll with a priority of almost 0 would then shrink the weights of all others, and replayed
+    unrolls would count for nothing beside new ones, whose weights are 1. With a correction of 1
+    all unrolls of at least a tenth of the mean priority count equally.
     """
-    return (np.minimum(mean / priorities, 1.0) ** correction).astype(np.float32)
+    return (np.minimum(mean / priorities, _MOST_WEIGHT) ** correction).astype(np.float32)
 
 
 class Prioritised(Sampler):

@@ -73,6 +73,7 @@ class DopamineTeacher(ObservingTeacher):
             "reward_clipping": "abs_one",
             "normalize_rewards": False,
             "reward_scaling": 1.0,
+            "life_loss_ends": False,
         }
         _check(path, layers, spec)
         if spec.actions.discrete != self.num_actions:
@@ -88,6 +89,11 @@ class DopamineTeacher(ObservingTeacher):
             f"{path} does not say on which game it was trained: its {self.num_actions} actions are "
             f"taken as those of {spec.level_name}, in the emulator's order"
         ]
+        if spec.emulator and request.config.life_loss_ends:
+            self.notes.append(
+                f"{path} does not say how lives counted: Dopamine's agents play whole games with "
+                f"sticky actions, as --preset=atari-sticky does"
+            )
         if self._is_rainbow:
             self.notes.append(
                 f"{path} is Rainbow's, and does not say which returns its {_ATOMS} probabilities "
@@ -119,9 +125,10 @@ def _check(path: Path, layers: list[Layer], spec: EnvironmentSpec) -> None:
     height, width, channels = seen.shape
     stacked, first = channels * spec.frame_stack, layers[0].kernel.shape[2]
     if stacked != first:
+        other = f"give a checkpoint that was trained with {stacked}"
         raise NoTeacher(
             f"{path} reads stacks of {first} frames, and {spec.level_name} has {stacked} of them: "
-            f"give a checkpoint that was trained with {stacked}"
+            f"{'leave out --frame_stack and --grayscale' if spec.emulator else other}"
         )
     for stride in _STRIDES:
         height, width = -(-height // stride), -(-width // stride)

@@ -227,8 +227,9 @@ def entropy_limits(actions: ActionSpec, kind: str) -> tuple[float, float]:
     """Return the least and the largest entropy of a policy without masks, in nats.
 
     That of choices is 0 to the logarithm of their number. The entropy of numbers is that of their
-    density and of their bounds: the least follows from the least deviation, and the largest is
-    infinite unless two bounds are a part of the distribution. Masks may lower the largest one.
+    density and of their bounds: the least follows from the least deviation (a hyperbolic tangent
+    has none), and the largest is infinite unless two bounds are a part of the distribution. Masks
+    may lower the largest one.
     """
     each = [_limits(part, kind) for part in actions.leaves]
     return sum(least for least, _ in each), sum(most for _, most in each)
@@ -254,7 +255,11 @@ def _number_limits(low: float, high: float, kind: str) -> tuple[float, float]:
     grid = np.stack(np.meshgrid(means, raw, indexing="ij"), -1)  # [97, 401, 2]
     entropies = policy.make(tf.constant(grid, tf.float64)).entropy().numpy()
     has_most = math.isfinite(high - low) and kind != "normal"
-    return float(entropies.min()), float(entropies.max()) if has_most else math.inf
+    has_least = kind != "tanh"  # the further its mean is beyond a bound, the less it is
+    return (
+        float(entropies.min()) if has_least else -math.inf,
+        float(entropies.max()) if has_most else math.inf,
+    )
 
 
 def _in_words(actions: ActionSpec) -> str:

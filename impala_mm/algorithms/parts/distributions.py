@@ -175,9 +175,10 @@ class Shaped:
         leading = _sizes(actions)[: actions.shape.rank - len(self.shape)]
         return self.flat.log_prob(tf.reshape(actions, [*leading, int(np.prod(self.shape))]))
 
-    def entropy(self) -> tf.Tensor:
-        """Return the entropies [...]."""
-        return self.flat.entropy()
+    def entropy(self, noise: tf.Tensor | None = None) -> tf.Tensor:
+        """Return the entropies [...]; of numbers, `noise` may make one sample (`TanhNormal`)."""
+        given = () if noise is None else (noise,)
+        return self.flat.entropy(*given)
 
     def kl(self, other: "Shaped") -> tf.Tensor:
         """Return the Kullback-Leibler divergences [...] to `other`."""
@@ -217,9 +218,12 @@ class Joint:
         each = zip(self._parts, tf.nest.flatten(actions), strict=True)
         return tf.add_n([part.log_prob(action) for part, action in each])
 
-    def entropy(self) -> tf.Tensor:
-        """Return the entropies [...]."""
-        return tf.add_n([part.entropy() for part in self._parts])
+    def entropy(self, noise: Any = None) -> tf.Tensor:
+        """Return the entropies [...]; of numbers, `noise` may make one sample (`TanhNormal`)."""
+        if noise is None:
+            return tf.add_n([part.entropy() for part in self._parts])
+        each = zip(self._parts, tf.nest.flatten(noise), strict=True)
+        return tf.add_n([part.entropy(numbers) for part, numbers in each])
 
     def kl(self, other: "Joint") -> tf.Tensor:
         """Return the Kullback-Leibler divergences [...] to `other`."""

@@ -50,8 +50,9 @@ class Normal:
         scores = (actions - self.mean) / self.deviation
         return -0.5 * tf.square(scores) - tf.math.log(self.deviation) - _LOG_ROOT
 
-    def entropy(self) -> tf.Tensor:
-        """Return the entropies [...] of the densities, in nats."""
+    def entropy(self, noise: tf.Tensor | None = None) -> tf.Tensor:
+        """Return the entropies [...] of the densities, in nats; `noise` is not needed."""
+        del noise
         return tf.reduce_sum(tf.math.log(self.deviation) + _LOG_ROOT + 0.5, -1)
 
     def kl(self, other: "Normal") -> tf.Tensor:
@@ -96,16 +97,20 @@ class TanhNormal:
         beyond = log_ndtr((tf.sign(actions) * self.mean - _LAST) / self.deviation)
         return tf.reduce_sum(tf.where(inside, densities, beyond - math.log(_EDGE)), -1)
 
-    def entropy(self) -> tf.Tensor:
-        """Return the entropies [...] of the densities, in nats, by quadrature."""
-        nodes = tf.constant(_NODES, self.mean.dtype)
-        u = self.mean[..., None] + self.deviation[..., None] * nodes
-        u = tf.minimum(tf.abs(u), _LAST)
-        slopes = 2 * (math.log(2) - u - tf.nn.softplus(-2 * u))
-        mean_slope = tf.reduce_sum(slopes * tf.constant(_WEIGHTS, u.dtype), -1)
-        at_bounds = sum(tail.probs for tail in self._clipped._tails())
-        # The quadrature counts the slope at _LAST for what is rounded to a bound: 2 x _EDGE.
-        return self._clipped.entropy() + tf.reduce_sum(mean_slope - at_bounds * math.log(2), -1)
+    def entropy(self, noise: tf.Tensor | None = None) -> tf.Tensor:
+        """Return the entropies [...] of the densities before rounding, in nats.
+
+        The mean logarithm of the slope of the hyperbolic tangent is found by quadrature, or is that
+        of the one number that `noise` makes (see `Normal.sample`). Rounded numbers would hide from
+        the gradient how far beyond the bound the mean is.
+        """
+        if noise is not None:
+            slopes = _log_slope(self._normal.sample(noise))
+        else:
+            nodes = tf.constant(_NODES, self.mean.dtype)
+            each = _log_slope(self.mean[..., None] + self.deviation[..., None] * nodes)
+            slopes = tf.reduce_sum(each * tf.constant(_WEIGHTS, each.dtype), -1)
+        return self._normal.entropy() + tf.reduce_sum(slopes, -1)
 
     def kl(self, other: "TanhNormal") -> tf.Tensor:
         """Return the Kullback-Leibler divergences [...] to `other`."""
@@ -115,6 +120,12 @@ class TanhNormal:
     def _clipped(self) -> "ClippedNormal":
         """The numbers before the hyperbolic tangent, those that are rounded to a bound as one."""
         return ClippedNormal(self.mean, self.deviation, np.array(-_LAST), np.array(_LAST))
+
+
+def _log_slope(u: tf.Tensor) -> tf.Tensor:
+    """Return the logarithm of 1 - tanh(u) squared, which is exact however large u is."""
+    u = tf.abs(u)
+    return 2 * (math.log(2) - u - tf.nn.softplus(-2 * u))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -149,8 +160,12 @@ class ClippedNormal:
         each = tf.where(actions >= tf.cast(self.high, actions.dtype), high.log_probs, each)
         return tf.reduce_sum(each, -1)
 
-    def entropy(self) -> tf.Tensor:
-        """Return the entropies [...] in nats: of the probabilities and of the density between."""
+    def entropy(self, noise: tf.Tensor | None = None) -> tf.Tensor:
+        """Return the entropies [...] in nats: of the probabilities and of the density between.
+
+        It is exact, without `noise`.
+        """
+        del noise
         low, high = self._tails()
         within = self._within(low, high)
         density = within.mass * (tf.math.log(self.deviation) + _LOG_ROOT) + 0.5 * within.square

@@ -1,8 +1,8 @@
 """Kinds of actions of SAC: numbers and choices, which differ in how an expectation is computed.
 
 Of numbers, an expectation is that of one sample, whose gradient reaches the policy through the
-sample; the entropy of clipped numbers is exact. Of choices both are: sums over all of them (arXiv
-1910.07207).
+sample. The entropy is exact, but for the slope of a hyperbolic tangent, which is that at the
+sample's number before it. Of choices both are exact: sums over all of them (arXiv 1910.07207).
 """
 
 import math
@@ -21,7 +21,7 @@ class SoftValue(NamedTuple):
     """Expectations of a policy's action, [...]; the soft value adds the weighted entropy."""
 
     value: tf.Tensor  # the lesser one of the two Q-networks
-    entropy: tf.Tensor  # in nats; of one sample, its negative log-probability
+    entropy: tf.Tensor  # in nats
 
 
 class ActionKind(Protocol):
@@ -50,17 +50,13 @@ class Numbers:
         self._boxes = [part for part in environment.actions.leaves if isinstance(part, Box)]
         self.num_noise = sum(part.num_features for part in self._boxes)
         self._target_entropy = config.target_entropy * self.num_noise
-        # At a bound the probability of a sample jumps, of which no gradient through it knows.
-        kinds = [action_policies.box_policy(part, config.box_policy) for part in self._boxes]
-        self._exact_entropy = "clipped" in kinds
 
     def expect(self, policy: Any, critics: Any, features: tf.Tensor, noise: Any) -> SoftValue:
-        """Return the value of one sample, and its negative log-probability or the entropy."""
+        """Return the value of one sample, and the entropy, exact or of this sample."""
         sizes = [part.num_features for part in self._boxes]
-        action = policy.sample(self._actions.pack(tf.split(noise, sizes, -1)))
-        value = tf.reduce_min(critics.values(features, action), 0)
-        entropy = policy.entropy() if self._exact_entropy else -policy.log_prob(action)
-        return SoftValue(value, entropy)
+        noises = self._actions.pack(tf.split(noise, sizes, -1))
+        value = tf.reduce_min(critics.values(features, policy.sample(noises)), 0)
+        return SoftValue(value, policy.entropy(noises))
 
     def target_entropy(self, mask: Any) -> float:
         """Return the target, which is the same everywhere: numbers have no mask."""

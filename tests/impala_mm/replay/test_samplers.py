@@ -37,27 +37,26 @@ def test_uniform_draws_each_unroll_equally_often_and_none_twice_at_once():
     assert len(sampler.draw(25, 0.0).slots) == 25
 
 
-def test_prioritised_draws_by_the_power_of_priorities_and_weights_undo_it_above_the_mean():
-    sampler = _replay(4, 3, exponent=0.5, correction=1.0)
-    sampler.feedback(np.array([0, 1, 2]), np.array([1.0, 4.0, 16.0]))  # powers 1, 2, 4
-    counts, weighted = np.zeros(3), np.zeros(3)
-    for _ in range(3000):
-        draw = sampler.draw(7, 0.0)
+def test_at_full_correction_unrolls_down_to_a_tenth_of_the_mean_priority_count_equally():
+    sampler = _replay(5, 5, exponent=0.5, correction=1.0)
+    powers = np.array([0.04, 0.25, 1.0, 4.0, 7.0])  # the first is below a tenth of the mean
+    sampler.feedback(np.arange(5), powers**2)
+    counts, weighted = np.zeros(5), np.zeros(5)
+    for _ in range(4000):
+        draw = sampler.draw(14, 0.0)
         np.add.at(counts, draw.slots, 1)
         np.add.at(weighted, draw.slots, draw.weights)
-    np.testing.assert_allclose(counts / 3000, [1, 2, 4], rtol=0.05)
-    np.testing.assert_allclose(weighted / 3000, [1, 2, 7 / 3], rtol=0.05)
-    assert draw.measured["priority_largest"] == 16
+    share = powers / powers.sum()
+    np.testing.assert_allclose(counts / 4000, 14 * share, rtol=0.1)
+    np.testing.assert_allclose(weighted[1:] / 4000, 14 / 5, rtol=0.05)
+    assert weighted[0] / 4000 == pytest.approx(14 * share[0] * 10, rel=0.1)
+    assert draw.measured["priority_largest"] == 49
 
 
-def test_importance_weights_are_those_of_the_definition():
-    """(N P)^-beta, at most 1, in float64."""
-    priorities, beta = np.array([0.5, 1.0, 3.0, 7.5]), 0.7
-    probabilities = priorities / priorities.sum()
-    defined = np.minimum((4 * probabilities) ** -beta, 1.0)
-    found = importance_weights(priorities[1:], priorities.mean(), beta)
-    np.testing.assert_allclose(found, defined[1:], rtol=1e-6)
-    assert found[1] == 1 > found[2]
+def test_the_correction_is_the_power_of_the_weights():
+    priorities = np.array([0.01, 1.0, 3.0, 7.5])
+    found = importance_weights(priorities, 3.0, 0.7)
+    np.testing.assert_allclose(found, np.array([10, 3, 1, 0.4]) ** 0.7, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

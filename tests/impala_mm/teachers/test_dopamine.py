@@ -17,6 +17,7 @@ from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.teachers.load import load_teachers
+from impala_mm.teachers.playing import TeacherPlayer
 from impala_mm.teachers.teacher import NoTeacher
 
 _TF_NAMES = ("Conv", "Conv_1", "Conv_2", "fully_connected", "fully_connected_1")
@@ -320,6 +321,37 @@ def test_what_cannot_teach_is_refused_in_a_sentence(tmp_path, number):
         _load(path, spec=_small_spec())
     assert str(refused.value).startswith(f"--teacher={path}: {tmp_path}")
     assert "\n" not in str(refused.value)
+
+
+_BREAKOUT = "BreakoutNoFrameskip-v4"
+
+
+@pytest.mark.parametrize("options", [{"frame_stack": 3}, {"grayscale": False}])
+def test_other_pictures_than_dopamines_are_refused_with_the_flags(tmp_path, options):
+    path = _write_jax(tmp_path, _small_layers(actions=4))
+    with pytest.raises(NoTeacher, match="leave out --frame_stack and --grayscale"):
+        _load(path, spec=level_spec(_BREAKOUT, **options), **options)
+
+
+def test_a_student_of_whole_games_is_taught_by_dopamines_protocol(tmp_path):
+    """What the teacher plays for it has lives as the student's own games have them."""
+    teacher = unpack(tmp_path, "dqn")
+    for ends in (True, False):
+        config = dqn_settings.DQNSettings(
+            teacher=str(teacher), level_name=_BREAKOUT, distill="value", life_loss_ends=ends
+        )
+        (made,) = load_teachers(config, level_spec(_BREAKOUT))
+        notes = " ".join(made.notes)
+        assert ("as --preset=atari-sticky does" in notes) == ends
+        assert ("--life_loss_ends=False, and its student has True" in notes) == ends
+        player = TeacherPlayer(None, config, level_spec(_BREAKOUT), _BREAKOUT)
+        games = player.make_environments(1, seed=0)
+        games.reset()
+        for _ in range(90):  # in which lives are lost, but no game ends
+            games.step(np.array([1]))
+        lives = games.episodes()
+        assert bool(lives) == ends
+        assert not any(life.whole_game for life in lives)
 
 
 def test_values_of_actions_that_it_lacks_or_of_other_rewards_are_named(tmp_path):
