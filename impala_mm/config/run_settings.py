@@ -152,6 +152,11 @@ class RunSettings:
         20, group="Run", infinite=True, least=0.1, own=True,
         text="Largest size in MiB of each process's log in the run's folder. A log that reaches "
              "it is renamed to LOG.1, which replaces an earlier LOG.1, and a new log is started.")
+    log_games: bool = flag(
+        False, group="Run", own=True,
+        text="Write a line for each complete game to games.jsonl in the run's folder: its return, "
+             "length, level, actor, environment and policy. The file grows by some 150 bytes a "
+             "game and is never cut; it is written every 2 s, by rank 0 for all learners.")
     on_event: str = flag(
         "", group="Run", own=True,
         text="Shell command that rank 0 runs, without waiting for it, at each of four events: a "

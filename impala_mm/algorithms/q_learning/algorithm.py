@@ -90,6 +90,7 @@ class QLearning(Algorithm):
                 f"alone are learnt, so after --offline_updates={config.offline_updates} the "
                 f"network only plays"
             )
+        self.explores_less_by_number = config.schedule == "ladder"
         self.network_name = network or networks.chosen_name(config, environment)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
         self._online = QNetwork(config, environment, self._normaliser.mean, self.network_name)
