@@ -14,6 +14,7 @@ An actor whose learner is unreachable logs this, waits, and continues with the n
 answers; it does not exit.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -172,10 +173,7 @@ class UnrollLoop:
         self._loaded_policy = load_policy()
 
     def episodes(self) -> np.ndarray:
-        """Return the episodes that ended since the last call.
-
-        Each row of float32 [K, 3] is (1 for a complete game else 0, return, steps).
-        """
+        """Return the episodes that ended since the last call, as the steppers do."""
         return np.concatenate([group.stepper.episodes() for group in self._groups])
 
     def close(self) -> None:
@@ -204,16 +202,20 @@ class UnrollPlayer(UnrollLoop):
         acts = self._acts = {size: Act(algorithm, size) for size in {size for _, size in groups}}
         heartbeat, threaded = heartbeat or Heartbeat(), len(groups) > 1
         features, (seed, _) = algorithm.features, tf.compat.v1.get_seed(0)
+        length = algorithm.unroll.length
+        begins = itertools.accumulate((size for _, size in groups), initial=0)
         self._own_groups = [
             _ActingGroup(
                 algorithm,
-                EnvironmentStepper(environments, algorithm.unroll.length, heartbeat, threaded),
+                EnvironmentStepper(environments, length, heartbeat, begin, threaded),
                 size,
                 acts[size],
                 features.acting_hooks(size, [seed, number], load_teachers),
                 features.sending_hooks(algorithm.unroll, environments, size, [seed, number]),
             )
-            for number, (environments, size) in enumerate(groups)
+            for number, ((environments, size), begin) in enumerate(
+                zip(groups, begins, strict=False)
+            )
         ]
         super().__init__(self._own_groups)
         self.number(NumberRange(0, 1, sum(size for _, size in groups)))

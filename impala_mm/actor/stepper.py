@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from impala_mm.data.episodes import to_rows
 from impala_mm.environments import nests
 from impala_mm.environments.faults import FAILURES, make_fault
 from impala_mm.environments.types import Environments, Episode, Step
@@ -28,11 +29,17 @@ class EnvironmentStepper:
     """A stepper of E environments that step together, in unrolls of T steps."""
 
     def __init__(
-        self, environments: Environments, length: int, heartbeat: Heartbeat, threaded: bool = False
+        self,
+        environments: Environments,
+        length: int,
+        heartbeat: Heartbeat,
+        first: int = 0,
+        threaded: bool = False,
     ):
         """Step `environments` in unrolls of `length` steps.
 
-        With `threaded`, they step in a thread, so that the caller can do other work.
+        `first` is the actor's number of the first one. With `threaded`, they step in a thread, so
+        that the caller can do other work.
         """
         self._pool: ThreadPoolExecutor | None = None
         if threaded:
@@ -40,6 +47,7 @@ class EnvironmentStepper:
         self._result: Callable[[], Step]  # waits for the step that was started
         self._finished: list[Episode] = []
         self._environments, self._length, self._heartbeat = environments, length, heartbeat
+        self._first = first
         self._repeats = environments.spec.action_repeats
         self._steps = 0  # in this unroll
         # [E]: had a fault in this unroll; [] before its first step.
@@ -87,14 +95,12 @@ class EnvironmentStepper:
         return self._steps == 0
 
     def episodes(self) -> np.ndarray:
-        """Return the episodes that ended since the last call.
+        """Return the episodes that ended since the last call, as `to_rows` does.
 
-        Each row of float32 [K, 3] is (1 for a complete game else 0, return, steps).
+        The number of an environment is that in the actor.
         """
         finished, self._finished = self._finished, []
-        return np.array(
-            [(e.whole_game, e.episode_return, e.length) for e in finished], np.float32
-        ).reshape([-1, 3])
+        return to_rows(finished, self._first)
 
     def close(self) -> None:
         """Wait for a running step and end the thread."""

@@ -9,6 +9,7 @@ learner is unreachable, the actor logs this, waits for it and starts over with r
 holds the core states of its episodes, so another learner could not continue them.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -102,18 +103,21 @@ class SteppingActor(threading.Thread):
 
     def _play(self, client: Client, length: int, faults: FaultCounter) -> None:
         """Play unrolls of `length` steps until the learner is unreachable, or lost the groups."""
+        begins = itertools.accumulate((size for _, size in self._groups), initial=0)
         groups = [
             _RemoteGroup(
                 self,
                 client,
-                EnvironmentStepper(environments, length, self._heartbeat),
+                EnvironmentStepper(environments, length, self._heartbeat, begin),
                 client.header(self._identity["actor"], self._incarnation, number)._replace(
                     environments=size
                 ),
                 StepCodec(environments.spec.observation, environments.spec.masks),
                 ArraysCodec(environments.spec.actions.specs),
             )
-            for number, (environments, size) in enumerate(self._groups)
+            for number, ((environments, size), begin) in enumerate(
+                zip(self._groups, begins, strict=False)
+            )
         ]
         loop, use, begin = UnrollLoop(groups), ProcessUse(), time.perf_counter()
         groups[0].report = {"dropped": self._dropped}

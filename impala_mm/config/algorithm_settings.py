@@ -9,8 +9,7 @@
             if self.batch_size % self.parts:
                 raise ValueError(f"--parts={self.parts} does not divide --batch_size")
 
-A class method `suited_to(level_name)` of `Settings` may return a subclass of it with other defaults
-for these levels.
+A dictionary `FOR_ATARI` of `Settings` has other defaults for games of Atari, by flag.
 
 `--algorithm=my.ppo` has the flags of `Settings` in `my/ppo_settings.py`, or only the shared ones if
 there is no such module. The frontend imports it, too, so it must not import TensorFlow.
@@ -145,9 +144,9 @@ def of_arguments(peek: Callable[[str], str], base: type) -> type:
             f"--algorithm={algorithm} is built in, and {own} here is not used: rename the file"
         )
     try:
-        settings = settings_type(algorithm, base)
-        suited = getattr(settings, "suited_to", lambda level_name: settings)
-        return suited(peek("level_name"))
+        settings: Any = settings_type(algorithm, base)
+        suited: type = settings.suited_to(peek("level_name"))
+        return suited
     except BadAlgorithm as error:
         refuse(algorithm, error)
 

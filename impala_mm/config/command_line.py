@@ -94,8 +94,8 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     names |= {name: was.now for name, was in old.items()}
     values = _define_all(fields, names)
 
-    def refuse_unknown(name: str, source: str = "") -> NoReturn:
-        what, others = nearest(name, fields), of_other_algorithms()
+    def refuse_unknown(name: str, source: str = "", value: str = "") -> NoReturn:
+        what, others = nearest(name, fields, value), of_other_algorithms()
         if name in others:
             what = f" of --algorithm={values['algorithm'].value}; --algorithm={others[name][1][0]} "
             what += "has it"
@@ -202,18 +202,27 @@ def _print_and_exit(text: str) -> NoReturn:
 
 
 def _read_arguments(
-    argv: Sequence[str], values: absl_flags.FlagValues, refuse_unknown: Callable[[str], NoReturn]
+    argv: Sequence[str], values: absl_flags.FlagValues, refuse_unknown: Callable[..., NoReturn]
 ) -> None:
     try:
         rest = values(argv)[1:]
     except absl_flags.UnrecognizedFlagError as error:
-        refuse_unknown(error.flagname)
+        refuse_unknown(error.flagname, value=_value_of(error.flagvalue, argv))
     except absl_flags.Error as error:
         refuse(str(error).replace("\n", " "))
     except OSError as error:
         refuse(f"--flagfile: {error}")
     if rest:
         refuse(f"{rest[0]!r} is no flag: write --name=value (`--help=all` lists the flags)")
+
+
+def _value_of(argument: str, argv: Sequence[str]) -> str:
+    """Return the value in an argument of an unknown flag, or after it: `--agent x`."""
+    _, equals, value = argument.partition("=")
+    if equals or argument not in argv:
+        return value
+    after = [*argv[argv.index(argument) + 1 :], ""][0]
+    return "" if after.startswith("-") else after
 
 
 def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourced]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from impala_mm.config import algorithm_settings, help_page, setting_files
+from impala_mm.config import algorithm_settings, help_page, peer_names, setting_files
 from impala_mm.config.flags import AUTO, Condition, arguments, info, refuse
 from impala_mm.config.messages import escape
 
@@ -42,10 +42,11 @@ def _why_no_such_value(value: Any, f: dataclasses.Field) -> str:
 def why_wrong(value: Any, f: dataclasses.Field) -> str:
     """Return what is wrong with the value of a flag; usually empty."""
     choices = info(f).choices
+    parts = value.split(",") if info(f).several else [value]
     if f.type is str and value != value.encode(errors="replace").decode():
         return "it contains bytes that are not UTF-8, which TensorFlow needs"
-    if choices and value not in choices:
-        close = difflib.get_close_matches(str(value), choices, n=1)
+    if choices and (wrong := [part for part in parts if part not in choices]):
+        close = difflib.get_close_matches(str(wrong[0]), choices, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         return f"it must be {_or(help_page.shown_choices(f))}{hint}"
     if parse := info(f).parse:
@@ -86,8 +87,15 @@ def check_effects(*configs: Any, evaluators: bool = False, notes: bool = True) -
         if needed:
             refuse(f"{argument} has no effect {reason}: give {needed.words}, or leave it out")
     if idle and notes:
-        told = ", ".join(f"{argument} ({reason})" for argument, reason, _ in idle)
+        told = ", ".join(f"{arg} ({reason}{_elsewhere(arg)})" for arg, reason, _ in idle)
         print(f"note: without effect: {escape(told)}", file=sys.stderr, flush=True)
+
+
+def _elsewhere(argument: str) -> str:
+    """Return what another trainer's flag of this name is here, if ours is something else."""
+    name = argument.lstrip("-").partition("=")[0]
+    ours = peer_names.other_meaning(name)
+    return f"; another trainer's --{name} is {ours} here" if ours else ""
 
 
 def _idle(config: Any, evaluators: bool) -> Iterator[tuple[str, str, Condition | None]]:

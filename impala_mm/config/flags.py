@@ -113,6 +113,7 @@ class FlagInfo:
     group: str  # the heading of --help under which it is listed
     short: str = ""  # a line on the first page of --help, which has the flags that most people set
     choices: Sequence[str] = ()  # the only values that a text may have
+    several: bool = False  # whether it may be several of them, separated by commas
     least: float = -math.inf  # the smallest and the largest value of a number
     most: float = math.inf
     infinite: bool = False  # whether the number may be infinite, as it may if its default is
@@ -253,10 +254,10 @@ def format_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def nearest(name: str, names: Any) -> str:
+def nearest(name: str, names: Any, value: str = "") -> str:
     """Return what another trainer's flag is here, the most similar name, or a way to search."""
-    if ours := peer_names.here(name):
-        return f"; here it is {ours}"
+    if ours := peer_names.here(name, value):
+        return ours
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.7)
     return f"; did you mean --{close[0]}?" if close else " (`--help=WORD` searches them)"
 

@@ -52,18 +52,26 @@ def preset_names() -> tuple[str, ...]:
 
 
 def read(preset: str | None, config: str, scopes: Mapping[str, str]) -> dict[str, Sourced]:
-    """Return the values of a preset and of a file by flags' names; the file's take precedence.
+    """Return the values of presets and of a file by flags' names; the file's take precedence.
 
+    `preset` names those presets, separated by commas, of which the last one takes precedence.
     `scopes` are those of flags, by name. A file that cannot be read is refused.
     """
     values = _read_file(config, scopes) if config else {}
     if preset is None:  # not on the command line
-        preset = str(values["preset"].value) if "preset" in values else ""
-    if preset in preset_names():  # another name is refused as other wrong values of flags are
-        table = _read_preset(preset)
+        given = values["preset"].value if "preset" in values else ""
+        preset = ",".join(map(str, given)) if isinstance(given, list) else str(given)
+    of_presets: dict[str, Sourced] = {}
+    for name in _known(preset):
+        table = _read_preset(name)
         table.pop(_SUITS, None)
-        values = {n: Sourced(value, f"preset {preset}") for n, value in table.items()} | values
-    return values
+        of_presets |= {n: Sourced(value, f"preset {name}") for n, value in table.items()}
+    return of_presets | values
+
+
+def _known(preset: str) -> list[str]:
+    """Return the presets that a flag names; others are refused as wrong values of flags are."""
+    return [name for name in preset.split(",") if name in preset_names()]
 
 
 def of_mode(read: dict[str, Sourced], mode: str | None, quick: str | None) -> dict[str, Sourced]:
@@ -90,15 +98,19 @@ def _read_preset(name: str) -> dict[str, Any]:
 
 
 def why_unsuited(preset: str, environment: Any) -> str:
-    """Return why a preset does not suit an environment of this EnvironmentSpec; usually empty."""
-    kind = _read_preset(preset).get(_SUITS) if preset in preset_names() else None
-    if kind == "atari" and not environment.emulator:
-        return f"--preset={preset} is for Atari games, and {environment.level_name} is none"
-    if kind == "numbers" and not environment.actions.has_box:
-        return (
-            f"--preset={preset} is for actions that are numbers (Box), and those of "
-            f"{environment.level_name} are none"
-        )
+    """Return which preset does not suit an environment of this EnvironmentSpec, and why.
+
+    It is empty if all do.
+    """
+    for name in _known(preset):
+        kind = _read_preset(name).get(_SUITS)
+        if kind == "atari" and not environment.emulator:
+            return f"--preset={name} is for Atari games, and {environment.level_name} is none"
+        if kind == "numbers" and not environment.actions.has_box:
+            return (
+                f"--preset={name} is for actions that are numbers (Box), and those of "
+                f"{environment.level_name} are none"
+            )
     return ""
 
 

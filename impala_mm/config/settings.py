@@ -6,13 +6,16 @@ of `--help`. The flags of one algorithm are those of a subclass, which `algorith
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple, Self
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Self
 
 from impala_mm.config import algorithm_settings
-from impala_mm.config.flags import OldName
+from impala_mm.config.flags import OldName, default
 from impala_mm.config.run_settings import RunSettings
 from impala_mm.config.training_settings import TrainingSettings
+
+_ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d")  # in a level's name
 
 
 class UpdateThreads(NamedTuple):
@@ -41,6 +44,9 @@ class Config(TrainingSettings, RunSettings):
 
     # The flags of all algorithms that a built-in algorithm does not read.
     ignored: ClassVar[frozenset[str]] = frozenset()
+
+    # Other defaults for games of Atari, by flag.
+    FOR_ATARI: ClassVar[Mapping[str, Any]] = {}
 
     # Other names of flags, by name.
     ALIASES: ClassVar = {"policy": "checkpoint", "import": "imports"}
@@ -76,6 +82,15 @@ class Config(TrainingSettings, RunSettings):
             return config
         names = {f.name for f in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in vars(config).items() if name in names})
+
+    @classmethod
+    def suited_to(cls, level_name: str) -> type["Config"]:
+        """Return this type with the defaults for these levels."""
+        if not (cls.FOR_ATARI and _ATARI.search(level_name)):
+            return cls
+        kinds = {f.name: f.type for f in dataclasses.fields(cls)}
+        others = [(name, kinds[name], default(cls, name, x)) for name, x in cls.FOR_ATARI.items()]
+        return dataclasses.make_dataclass(cls.__name__, others, bases=(cls,), frozen=True)
 
     @classmethod
     def of_algorithm(cls, name: str) -> type["Config"]:

@@ -97,6 +97,11 @@ class TrainingSettings:
         text="Atari only: probability, at each frame, that the emulator repeats the previous "
              "action instead of the chosen one. Negative: the value of the id (0.25 for v0 and "
              "v5, 0 for v4).")
+    life_loss_ends: bool = flag(
+        True, group="Environment",
+        text="Atari only: a lost life ends the episode that is learnt from, and no later reward "
+             "counts for earlier actions. False: only the end of the game does. Scores, tests and "
+             "evaluations are always of complete games.")
     no_reward_steps: int = flag(
         0, group="Environment", least=0,
         text="Atari only: consecutive steps without a reward after which a game is truncated and "
@@ -109,6 +114,18 @@ class TrainingSettings:
         text="Atari only: press FIRE for the agent after each lost life, for as long as a step "
              "lasts. As in a reset, nothing is learnt from it, its frames are not counted, and "
              "the network begins anew with the picture after it.")
+    no_ops: int = flag(
+        30, group="Environment", least=0,
+        text="Atari only: a game begins with at most this number of frames without an action, "
+             "drawn at random.")
+    grayscale: bool = flag(
+        True, group="Environment",
+        text="Atari only: pictures in grey. False: in colours, red, green and blue, which are "
+             "three times as many bytes.")
+    frame_stack: int = flag(
+        4, group="Environment", least=1, kept_by="weights",
+        text="Atari only: the network sees this number of newest pictures at once. Each is sent "
+             "and stored once.")
 
     # -- Algorithm
     algorithm: str = flag(
@@ -241,8 +258,17 @@ class TrainingSettings:
         text="Normalise the outputs of each layer of the network's MLP before the activation.")
     lstm_size: int = flag(
         0, group="Network", least=0, kept_by="weights",
-        text="Units of the network's LSTM. 0: the network's own number (MLPLSTMAgent: 64, "
-             "others: 256).")
+        text="Units of the network's LSTM or GRU. 0: the network's own number (MLPs: 64, "
+             "SimpleConvNet: 512, others: 256).")
+    conv_factor: float = flag(
+        1.0, group="Network", least=0.01, most=100, kept_by="weights",
+        text="Factor of the channels of each of the network's convolutions: 2 or 4 for the wide "
+             "ResNets of Cleanba, BBF and others, 0.5 for half of the channels.")
+    conv_units: int = flag(
+        -1, group="Network", kept_by="weights",
+        text="Units of the fully connected layer after the network's convolutions. 0: there is no "
+             "such layer, and the heads or the core read the convolutions. Negative: the network's "
+             "own number (SimpleConvNet: 512, SmallConv: 128, others: 256).")
     separate_networks: bool = flag(
         False, group="Network", auto=True, with_box=True, kept_by="weights",
         text="Give the policy and the value function a network each. False: both read the "

@@ -27,8 +27,9 @@ before it:
     follows. After a truncation the discount stays gamma: the value of the last observation is the
     bootstrap, and the masked transition to the reset keeps the next episode's rewards out.
   * A lost life in Atari sets terminated in its entry, but no reset follows: the next entry
-    continues the game, and the network keeps its state. With --fire_after_life_loss the next entry
-    counts as a reset, in which FIRE is pressed.
+    continues the game, and the network keeps its state. With --life_loss_ends=false it sets
+    nothing. With --fire_after_life_loss the next entry counts as a reset, in which FIRE is pressed;
+    if nothing is set before it, the value of the entry before is the bootstrap, as at a truncation.
   * Where first_t is true, the network starts from its initial state and reads zeros in place of r_t
     and a_t. `start` is its state before entry 0 is read.
   * An algorithm may ask for a larger overlap of its unrolls than one entry. They then have

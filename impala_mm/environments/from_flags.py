@@ -58,6 +58,12 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
             if error.__cause__ and (where := users_traceback(error.__cause__)):
                 print(escape(where), file=sys.stderr)
             flags.refuse(f"--level_name={config.level_name}: {error}")
+        if not config.life_loss_ends and not specs[name].emulator:
+            # The same option of an evaluation means complete games, of any level.
+            flags.refuse(
+                f"--life_loss_ends=false: {name} is not an Atari game, and has no lives here: "
+                f"leave it out"
+            )
     (first, one), *others = specs.items()
     for name, other in others:
         her_ratio = getattr(config, "her_ratio", 0)

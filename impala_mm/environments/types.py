@@ -55,7 +55,7 @@ class EnvironmentSpec(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of a level: flags for any level, then flags for Atari only, then Atari's others.
+    """Options of a level: flags for any level, then those for Atari only.
 
     `impala_mm/config/training_settings.py` explains those that are flags.
     """
@@ -72,12 +72,14 @@ class Options(NamedTuple):
     # For Atari only:
     sticky_actions: float = -1  # probability that the last action is repeated; negative: the id's
     full_action_space: bool = False  # all 18 actions instead of the game's own
+    life_loss_ends: bool = True  # a lost life ends the training episode
     fire_after_life_loss: bool = False  # press FIRE after each lost life, as a reset does
     no_reward_steps: int = 0  # steps without a reward before a game is truncated; 0: never
-    # No flags:
-    life_loss_ends: bool = True  # a lost life ends the training episode
-    max_frames: int = 0  # frames before a game is truncated; 0: the id's own limit
     no_ops: int = 30  # a game begins with at most this number of frames without an action
+    grayscale: bool = True  # pictures have one channel; False: red, green and blue
+    frame_stack: int = 4  # newest pictures that a network sees at once
+    # No flag:
+    max_frames: int = 0  # frames before a game is truncated; 0: the id's own limit
 
     @property
     def is_changed(self) -> bool:
@@ -86,7 +88,7 @@ class Options(NamedTuple):
 
 
 # Options that are also flags of an experiment: those for any level, and with them those for Atari.
-GENERAL_FLAGS, OPTION_FLAGS = Options._fields[:9], Options._fields[:13]
+GENERAL_FLAGS, OPTION_FLAGS = Options._fields[:9], Options._fields[:-1]
 
 
 class Step(NamedTuple):

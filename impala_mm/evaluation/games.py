@@ -108,13 +108,12 @@ def evaluate_level(
     emulated = level_spec(level_name, **options).emulator
     if no_reward_steps is None:
         no_reward_steps = IDLE_STEPS if deterministic and emulated else 0
-    options["no_reward_steps"] = no_reward_steps
+    options |= {"no_reward_steps": no_reward_steps, "life_loss_ends": False}
     environments = make_environments(
         level_name,
         num_envs,
         seeds.of_test(seed),
         renders=viewers is not None,
-        life_loss_ends=False,
         **options,
     )
     feed = None

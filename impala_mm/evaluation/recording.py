@@ -42,6 +42,7 @@ def describe(spec: EnvironmentSpec, unroll: UnrollSpec, config: Config, policy: 
         layout=UnrollCodec(unroll).digest,
         policy=policy,
         choices=" ".join(choices),
+        life_loss_ends=config.life_loss_ends if spec.emulator else None,
     )
 
 

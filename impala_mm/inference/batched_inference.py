@@ -230,7 +230,8 @@ class BatchedInference:
         if not actions:  # the content was no step, or the group is gone
             self._ledger.fail(header)
             return self._reply(Reply.LOST)
-        self._ledger.complete(header, episodes, bytes(actions))
+        acts = header._replace(version=self._version or 0)
+        self._ledger.complete(acts, episodes, bytes(actions))
         return self._reply(Reply.ACCEPTED)
 
     def _begin_waiting(self, header: MessageHeader) -> bool:

@@ -14,6 +14,7 @@ from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.actor.failures import FaultCounter
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import Role
+from impala_mm.data.episodes import ReportedEpisodes
 from impala_mm.environments import from_flags, seeds
 from impala_mm.environments.make import make_environments
 from impala_mm.learner.learner import Learner
@@ -57,7 +58,8 @@ def run(
         monitor.look_alone()
         contents = player.play(load_policy)
         faults.after_unroll(player.whole)
-        learner.meter.add_episodes(level, player.episodes())
+        ended = player.episodes()
+        learner.meter.add_episodes(ReportedEpisodes(level, 0, learner.updates, ended, size))
         return list(zip(contents, player.policies, strict=True))
 
     played.play = play

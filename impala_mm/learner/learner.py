@@ -16,21 +16,24 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
+from impala_mm.data.episodes import ReportedEpisodes
 from impala_mm.data.trajectory import Batch
 from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed.group import LearnerGroup, check_variables
 from impala_mm.learner import phases
-from impala_mm.learner.lockstep import AgreedStep, Lockstep
+from impala_mm.learner.lockstep import AgreedStep, Lockstep, MeanReturns
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.sources.batch_source import BatchSource, Composition
 from impala_mm.learner.train_step import StepResult, TrainStep, UpdateProfiler
 from impala_mm.records.metrics import Meter
 from impala_mm.runtime import lifecycle
+from impala_mm.transport.connected_actors import ActorReport
 from impala_mm.transport.server import Server
 
 _LOCK_SECONDS = 1.0  # seconds that other threads wait for a running update
@@ -133,7 +136,7 @@ class Learner(threading.Thread):
                 if self.group.size == 1 and self._lockstep.takes_save():
                     self.save_own_state()
                 continue
-            if agreed.batch is None or self._reaches_limit(agreed.episode_return):
+            if agreed.batch is None or self._reaches_limit(agreed.returns.of_all):
                 return agreed.failed
             self._step(agreed, agreed.batch)
             if agreed.saves:
@@ -162,7 +165,11 @@ class Learner(threading.Thread):
             train_step = self._offline_step if offline else self._train_step
             assert train_step
             result = train_step(
-                batch, self.frames, self.limits.frames, agreed.episode_return, self.updates
+                batch,
+                self.frames,
+                self.limits.frames,
+                agreed.returns.least_exploring,
+                self.updates,
             )
             self.variables_complete = True
             self.updated_at = time.monotonic()
@@ -194,9 +201,15 @@ class Learner(threading.Thread):
         values |= self.server.inference_metrics()
         self.meter.add(values, agreed.own_steps)
         for report in self.server.actors.take_reports():
-            self.meter.add_episodes(report.level, report.episodes)
+            self.meter.add_episodes(self._reported(report))
             self.meter.add_actor_times(report.times)
         self.actions = batch.unrolls.action
+
+    def _reported(self, report: ActorReport) -> ReportedEpisodes:
+        """Return the episodes of a report, whose environments get their numbers in the run."""
+        numbers, rows = self.server.numbers, report.episodes.astype(np.float64)
+        rows[:, 0] = numbers.in_run(report.actor, rows[:, 0])
+        return ReportedEpisodes(report.level, report.actor, report.version, rows, numbers.count)
 
     def _check_sync(self) -> int:
         """Compare the learners' variables if it is time; return how many were repaired."""
@@ -211,15 +224,15 @@ class Learner(threading.Thread):
 
     # -- what the main thread calls and reads
 
-    def prepare_training(self, mean_return: Callable[[], float]) -> None:
+    def prepare_training(self, mean_returns: Callable[[], MeanReturns]) -> None:
         """Publish the first parameters; afterwards the thread can be started, or `run` called.
 
-        `mean_return` is called on rank 0.
+        `mean_returns` is called on rank 0.
         """
         self._publish(self._layout.values())
         overlap = self.algorithm.unroll.overlap
         self._lockstep = Lockstep(
-            self._source, self.group, overlap, mean_return, self._begin_update
+            self._source, self.group, overlap, mean_returns, self._begin_update
         )
         if self._asked_to_end.is_set():
             self._lockstep.stop()

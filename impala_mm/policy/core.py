@@ -184,6 +184,12 @@ def make_entry(
 def why_unsuitable(about: checkpoint.CheckpointInfo, spec: EnvironmentSpec) -> str:
     """Return why a checkpoint's network cannot play a level, as a sentence; empty if it can."""
     here, there = from_flags.describe_spaces(spec), about.made_of
+    stacked = there.get("--frame_stack", Config.frame_stack)
+    if spec.emulator and spec.frame_stack != stacked:
+        return (
+            f"{spec.level_name} with --frame_stack={spec.frame_stack} does not fit the network, "
+            f"which was made for {stacked} frames: give --frame_stack={stacked}"
+        )
     if all(there.get(name) == value for name, value in here.items()):
         return ""
     hint = "; train with --full_action_space to have one network for all Atari games"

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from impala_mm.data.episodes import ReportedEpisodes
+
 _GAMES = 100  # games over which returns are averaged
 # The parts of an actor's time while it plays: computing actions, stepping environments, waiting for
 # its learner, and waiting for the next policy. The rest of its time is bookkeeping.
@@ -35,7 +37,7 @@ class MeterReading(NamedTuple):
     # Whether the first update ended during this reading; earlier times are then discarded.
     first_update_ended: bool
     steps: int  # environment steps that this learner trained on
-    episodes: list[tuple[str, np.ndarray]]  # (level, float32 [K, 3]), see `Meter.add_episodes`
+    episodes: list[ReportedEpisodes]
 
 
 class Meter:
@@ -84,10 +86,10 @@ class Meter:
             if seconds["playing"] <= time.monotonic() - self._began_at:
                 self._reading.actor_times.update(seconds)
 
-    def add_episodes(self, level: str, episodes: np.ndarray) -> None:
-        """Add K episodes, float32 [K, 3]: (1 for a complete game else 0, return, steps)."""
+    def add_episodes(self, reported: ReportedEpisodes) -> None:
+        """Add the episodes that an actor reported."""
         with self._lock:
-            self._reading.episodes.append((level, episodes))
+            self._reading.episodes.append(reported)
 
     def take_reading(self) -> MeterReading:
         """Return the measurements since the last call, and start over."""
@@ -103,13 +105,24 @@ def _empty_reading() -> MeterReading:
 class MetricsAggregator:
     """The measurements of all learners: sums since the last row, and the last games."""
 
-    def __init__(self, scores: dict[str, tuple[float, float] | None], learners: int = 1):
-        """Take for each level the mean returns of a random policy and of a human, if known."""
+    def __init__(
+        self,
+        scores: dict[str, tuple[float, float] | None],
+        learners: int = 1,
+        keeps_games: bool = False,
+    ):
+        """Take for each level the mean returns of a random policy and of a human, if known.
+
+        With `keeps_games`, games are kept until `take_games` returns them.
+        """
         self._scores = scores
         self._lock, self._collecting = threading.Lock(), threading.Lock()
         self._returns = {level: deque[float](maxlen=_GAMES) for level in scores}  # raw
         self._games: deque[tuple[float, float]] = deque(maxlen=_GAMES)  # (raw return, steps)
         self._shaped: deque[float] = deque(maxlen=_GAMES)
+        self._kept: list[dict[str, Any]] | None = [] if keeps_games else None
+        # Raw returns of as many of these games as a quarter of the environments plays meanwhile.
+        self._last_quarter: deque[float] = deque(maxlen=_GAMES // 4)
         self._readings = [_empty_reading() for _ in range(learners)]  # since the last row
         self._steps = [0] * learners  # trained on by each learner since this process started
         self._readings_began_at = time.monotonic()
@@ -136,19 +149,40 @@ class MetricsAggregator:
             reading.times.update(part.times)
             reading.actor_times.update(part.actor_times)
             self._steps[rank] += part.steps
-            for level, episodes in [] if self._closed else part.episodes:
-                for is_whole_game, episode_return, steps in episodes.tolist():
-                    if is_whole_game:
-                        self._games.append((episode_return, steps))
-                        self._returns[level].append(episode_return)
+            for reported in [] if self._closed else part.episodes:
+                for episode in reported.episodes():
+                    if episode.whole_game:
+                        self._games.append((episode.episode_return, episode.length))
+                        self._returns[reported.level].append(episode.episode_return)
+                        if self._kept is not None:
+                            self._kept.append(reported.describe(episode))
+                        if episode.environment >= 0.75 * (reported.environments - 1):
+                            self._last_quarter.append(episode.episode_return)
                     else:
-                        self._shaped.append(episode_return)
+                        self._shaped.append(episode.episode_return)
+
+    def take_games(self) -> list[dict[str, Any]]:
+        """Return the complete games since the last call, if they are kept."""
+        with self._lock:
+            games = self._kept or []
+            if games:
+                self._kept = []
+        return games
 
     def mean_return(self) -> float:
         """Return the mean raw return of the last 100 games; NaN before there are 100."""
         with self._lock:
             full = len(self._games) == _GAMES
             return float(np.mean([r for r, _ in self._games])) if full else math.nan
+
+    def mean_return_of_last_quarter(self) -> float:
+        """Return that of the last 25 games of the quarter of environments with the largest numbers.
+
+        It is NaN before there are 25.
+        """
+        with self._lock:
+            full = len(self._last_quarter) == self._last_quarter.maxlen
+            return float(np.mean(self._last_quarter)) if full else math.nan
 
     def start(self, frames: float, steps: float, updates: int = 0) -> None:
         """Start counting rates at these numbers."""

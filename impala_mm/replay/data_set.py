@@ -47,11 +47,13 @@ class About(NamedTuple):
     # Flags that say which numbers choices of actions stand for; None: an earlier version wrote it.
     choices: str | None = None
     parts: dict | None = None  # steps of each part, by the name that its writer gave it
+    # Whether a lost life ends an episode; None: an earlier version wrote it, or there are no lives.
+    life_loss_ends: bool | None = None
 
 
 _SHARED = (
     *("level", "actions", "choices", "observations", "masks"),
-    *("frame_stack", "unroll_length", "layout"),
+    *("frame_stack", "life_loss_ends", "unroll_length", "layout"),
 )
 
 
@@ -146,6 +148,8 @@ class DataSetWriter:
         found = read_about(self._folder)
         if found.choices is None:
             self.about = self.about._replace(choices=None)
+        if found.life_loss_ends is None:
+            self.about = self.about._replace(life_loss_ends=None)
         if differs := [n for n in _SHARED if getattr(found, n) != getattr(self.about, n)]:
             here, there = (getattr(each, differs[0]) for each in (self.about, found))
             raise BadData(

@@ -224,7 +224,6 @@ def _refuse_other(folder: Path, theirs: About, ours: About, say: Say) -> None:
         ("actions", "actions"),
         ("observations", "observations"),
         ("masks", "masks of actions"),
-        ("frame_stack", "a stack of frames"),
     ):
         here, there = getattr(ours, name), getattr(theirs, name)
         if here != there:
@@ -245,6 +244,14 @@ def _refuse_other(folder: Path, theirs: About, ours: About, say: Say) -> None:
         )
     if theirs.level != ours.level:
         say(f"the data in {folder} is of {theirs.level}, not of {ours.level}")
+    if theirs.life_loss_ends not in {None, ours.life_loss_ends}:
+        there, here = (
+            f"--life_loss_ends={str(each.life_loss_ends).lower()}" for each in (theirs, ours)
+        )
+        say(
+            f"the data in {folder} was recorded with {there}, and the student has {here}: a lost "
+            f"life ends an episode in one of them only"
+        )
     if theirs.action_repeats != ours.action_repeats:
         say(
             f"the data in {folder} has {theirs.action_repeats} frames in a step, and the student "

@@ -56,7 +56,9 @@ def mean_return(
         copies = min(games.NUM_ENVS, config.teacher_episodes)
         seed = seeds.of_measured(config.seed)
         player = TeacherPlayer(teacher, config, spec, level.strip())
-        with contextlib.closing(player.make_environments(copies, seed, False)) as environments:
+        with contextlib.closing(
+            player.make_environments(copies, seed, life_loss_ends=False)
+        ) as environments:
             try:
                 played = games.play_games(
                     player,
@@ -197,14 +199,12 @@ class TeacherPlayer:
         if self._greedy and level_spec(level, **self._options).emulator:
             self.idle_steps = self._options["no_reward_steps"] = games.IDLE_STEPS
 
-    def make_environments(self, count: int, seed: int, life_loss_ends: bool = True) -> Any:
-        """Return environments of the level.
+    def make_environments(self, count: int, seed: int, **changes: Any) -> Any:
+        """Return environments of the level, with these options in place of the student's.
 
-        What is recorded shall have lost lives as a student's own games have them: each ends an
-        episode.
+        What is recorded shall have lost lives as a student's own games have them.
         """
-        options = self._options
-        return make_environments(self._level, count, seed, life_loss_ends=life_loss_ends, **options)
+        return make_environments(self._level, count, seed, **(self._options | changes))
 
     def initial_state(self, batch: int) -> Any:
         """Return the teacher's memory at the start of `batch` episodes."""

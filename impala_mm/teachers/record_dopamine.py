@@ -60,7 +60,7 @@ _MOST_ROWS, _MOST_IN_ROW = 2**27, 2**22  # Dopamine keeps a million frames of 84
 
 def record(checkpoints: Path, folder: Path, level_name: str) -> About:
     """Add a replay's games to a data set, and return its description; raise UserMistake."""
-    config = Config(level_name=level_name)
+    config = Config(level_name=level_name, life_loss_ends=False)  # as Dopamine plays
     spec = level_spec(level_name, **from_flags.environment_options(config))
     number = find(checkpoints)
     if number is None:

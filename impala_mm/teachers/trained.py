@@ -20,7 +20,7 @@ from nets import State
 # Flags that say for which returns values stand.
 _OF_RETURNS = (
     *("discounting", "reward_clipping", "normalize_rewards"),
-    *("reward_scaling", "max_abs_reward"),
+    *("reward_scaling", "max_abs_reward", "life_loss_ends"),
 )
 
 

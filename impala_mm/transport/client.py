@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.distribute.experimental.rpc.kernels import gen_rpc_ops
 
+from impala_mm.data.episodes import FIELDS
 from impala_mm.runtime import starter
 from impala_mm.transport import route
 from impala_mm.transport.messages import (
@@ -80,7 +81,7 @@ class Client:
         """
         credentials = Credentials.parse(token)
         self._token = tf.constant(credentials.token)
-        self.no_content, self.no_episodes = tf.zeros([0], tf.string), tf.zeros([0, 3])
+        self.no_content, self.no_episodes = tf.zeros([0], tf.string), tf.zeros([0, FIELDS])
         self._timeout = int(timeout * 1000)
         self._reader = secrets.randbits(62)
         # About the learner, once it has answered `hello`. The nonce is a random number that
@@ -321,7 +322,10 @@ def refuse_denied(reply: Reply) -> None:
     if reply == Reply.DENIED:
         raise Refused("the learner has a different token")
     if reply == Reply.DISPLACED:
-        raise Refused("another process is this actor now: give each its own --task")
+        raise Refused(
+            "another process is this actor now: give each its own --task (impala_horovod_gym began "
+            "at 0 for each learner; here a number is used once in a run)"
+        )
     if reply == Reply.INVALID:
         raise Refused("a message of this actor cannot be right: the learner's log says why")
 

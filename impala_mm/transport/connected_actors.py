@@ -18,7 +18,7 @@ import numpy as np
 from impala_mm.config import messages
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.machine import Use
-from impala_mm.transport.messages import MAX_ACTORS, MessageHeader, NumberRange
+from impala_mm.transport.messages import MAX_ACTORS, MAX_ENVIRONMENTS, MessageHeader, NumberRange
 
 SETTLE_SECONDS = 5.0  # seconds for which no actor moves after one joined or left a learner
 _STARVED = 0.1  # a learner that waits for more than this share of its time needs actors
@@ -38,7 +38,8 @@ class ActorReport(NamedTuple):
 
     actor: int
     level: str  # the level that the actor plays
-    episodes: np.ndarray  # float32 [K, 3]: (1 for a complete game else 0, return, steps)
+    version: int  # the oldest policy version that acted in the unrolls of the message
+    episodes: np.ndarray  # those that ended, see `data.episodes.to_rows`
     times: dict[str, float]  # seconds, by field of `ActorTimes`
 
 
@@ -100,7 +101,10 @@ class ConnectedActors:
             if header.playing or len(episodes):
                 level, times = self.levels[header.actor], header.times._asdict()
                 episodes = episodes[np.isfinite(episodes).all(1)]  # a mean would be NaN for long
-                self._reports.append(ActorReport(header.actor, level, episodes, times))
+                episodes = episodes[(episodes[:, 0] >= 0) & (episodes[:, 0] < MAX_ENVIRONMENTS)]
+                self._reports.append(
+                    ActorReport(header.actor, level, header.version, episodes, times)
+                )
 
     def take_reports(self) -> list[ActorReport]:
         """Return the actors' reports since the last call."""
@@ -309,9 +313,13 @@ class EnvironmentNumbers:
 
     def of_group(self, actor: int, group: int, size: int) -> np.ndarray:
         """Return the numbers of an actor's group of `size` environments, int32 [size]."""
-        with self._lock:
-            first, sizes = self._ranges.get(actor, (self._rank, []))
-        return NumberRange(first, self._learners, self.count).numbers(sum(sizes[:group]), size)
+        begin = sum(self.sizes(actor)[:group])
+        return self.in_run(actor, np.arange(begin, begin + size)).astype(np.int32)
+
+    def in_run(self, actor: int, environments: np.ndarray) -> np.ndarray:
+        """Return the numbers in the run of environments that have these numbers in their actor."""
+        first, _ = self._ranges.get(actor, (self._rank, ()))
+        return first + self._learners * environments
 
 
 def choose_learner_without_actors(

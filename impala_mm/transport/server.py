@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.config import messages
+from impala_mm.data.episodes import FIELDS
 from impala_mm.runtime import ports, starter
 from impala_mm.runtime.log import Say
 from impala_mm.transport.connected_actors import (
@@ -63,7 +64,8 @@ _MAX_START = 100  # characters of the id of an actor's start that are remembered
 
 
 # A function for graphs that takes a message: a MessageHeader as int64, contents as strings [N], and
-# episodes that ended, float32 [K, 3]. It returns a MessageReply as int64, and an answer as bytes.
+# episodes that ended, as `data.episodes` has them. It returns a MessageReply as int64, and an
+# answer as bytes.
 TakeMessage = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 # Of the unrolls of an actor with this number, those that the learner may use.
 SelectUnrolls = Callable[[int, list[bytes]], list[bytes]]
@@ -405,8 +407,8 @@ class Server:
             shape = [len(ParametersReply._fields)]
             return tf.ensure_shape(reply, shape), tf.ensure_shape(content, [])
 
-        contents, episodes = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, 3], tf.float32)
-        message = offer(header, contents, episodes, denied=lambda: (denied, tf.constant(b"")))
+        contents, rows = tf.TensorSpec([None], tf.string), tf.TensorSpec([None, FIELDS], tf.float32)
+        message = offer(header, contents, rows, denied=lambda: (denied, tf.constant(b"")))
 
         @offer(
             header,

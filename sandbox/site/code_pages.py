@@ -65,7 +65,7 @@ def _all_flags() -> list[_Flag]:
     found: dict[tuple[str, str], _Flag] = {}
     for name in algorithm_settings.BUILT_IN:
         settings = algorithm_settings.settings_type(name, Config)
-        on_atari = getattr(settings, "suited_to", lambda level, s=settings: s)(_ATARI)
+        on_atari = settings.suited_to(_ATARI)
         for kind, fields in ((name, _fields(settings)), (f"{name} on Atari", _fields(on_atari))):
             for f in fields:
                 is_new = f.name not in {known for known, _ in found}

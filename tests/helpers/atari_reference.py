@@ -14,7 +14,7 @@ class Seen(NamedTuple):
     reward: float
     terminated: bool
     truncated: bool
-    observation: np.ndarray  # uint8 [84, 84, 1]
+    observation: np.ndarray  # uint8 [84, 84, 1], or 3 channels
     first: bool
 
 
@@ -28,6 +28,7 @@ class Reference:
         life_loss_ends=True,
         no_reward_steps=0,
         fire_after_life_loss=False,
+        grayscale=True,
     ):
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._emulator = ale_py.ALEInterface()
@@ -37,6 +38,7 @@ class Reference:
         self._max_frames, self._life_loss_ends = max_frames, life_loss_ends
         self._no_reward_steps = no_reward_steps
         self._serves, self._lost = fire_after_life_loss, False
+        self._grayscale = grayscale
         self._over = True
         self.lives_lost = 0
         self.games = []  # (return, steps) of complete games
@@ -99,8 +101,9 @@ class Reference:
         return Seen(reward, terminated, truncated, picture, False)
 
     def _screen(self):
-        return self._emulator.getScreenGrayscale()
+        emulator = self._emulator
+        return emulator.getScreenGrayscale() if self._grayscale else emulator.getScreenRGB()
 
     @staticmethod
     def _shrink(screen):
-        return cv2.resize(screen, (84, 84), interpolation=cv2.INTER_AREA)[..., None]
+        return cv2.resize(screen, (84, 84), interpolation=cv2.INTER_AREA).reshape(84, 84, -1)

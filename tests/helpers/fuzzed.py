@@ -144,7 +144,7 @@ class Served:
     def arguments(self, function: str) -> list[bytes]:
         """Return right arguments of a function; a message's number may have been used before."""
         header, content = tensor(self.header()), np.array([unrolls.unroll(1)], object)
-        message = [header, tensor(content), tensor(np.zeros([0, 3], np.float32))]
+        message = [header, tensor(content), tensor(np.zeros([0, 4], np.float32))]
         request = tensor(np.array(ParametersRequest(-1, 0, 1), np.int64))
         of_function = {
             "hello": [tensor(self.hello())],
@@ -234,7 +234,7 @@ def _with_wrong_number(
     if function == "claim":
         return [header]
     contents = draw(st.lists(st.binary(max_size=200), max_size=5))
-    episodes = draw(st.lists(st.floats(width=32), min_size=3, max_size=3))
+    episodes = draw(st.lists(st.floats(width=32), min_size=4, max_size=4))
     return [
         draw(st.sampled_from([header, arguments[0]])),
         tensor(np.array(contents, object)) if contents else arguments[1],

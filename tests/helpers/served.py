@@ -55,7 +55,7 @@ def _take(server):
         server.queue.dequeue_many(count)
         for report in server.actors.take_reports():
             assert report.level == LEVEL
-            assert report.episodes.shape[1:] == (3,)
+            assert report.episodes.shape[1:] == (4,)
         if server.rounds:
             version += 1
             server.begin_update()

@@ -55,20 +55,21 @@ def test_every_entry_sees_the_newest_frames_of_its_own_episode(T, B, n, shape, c
     np.testing.assert_array_equal(state, last)
 
 
-def test_a_network_of_single_frames_is_the_one_of_stacks():
+@pytest.mark.parametrize(("C", "n"), [(1, 4), (3, 2)])
+def test_a_network_of_single_frames_is_the_one_of_stacks(C, n):
     """Steps and unrolls give the same features as stacks that the test makes itself."""
     T, B, A, name = 6, 2, 3, "ShallowConvLSTMAgent"
-    single = tf.TensorSpec([36, 36, 1], tf.uint8)
-    network = nets.make(name, single, A, frame_stack=4)
-    plain = nets.make(name, tf.TensorSpec([36, 36, 4], tf.uint8), A)
+    single = tf.TensorSpec([36, 36, C], tf.uint8)
+    network = nets.make(name, single, A, frame_stack=n)
+    plain = nets.make(name, tf.TensorSpec([36, 36, n * C], tf.uint8), A)
     for mine, theirs in zip(plain.trainable_variables, network.trainable_variables, strict=True):
         value = theirs
-        if mine.shape == (2, 2, 64, 16):  # of tiles: frame by frame there, pixel by pixel here
-            by_frame = tf.reshape(theirs, [2, 2, 4, 16, 16])
-            value = tf.reshape(tf.transpose(by_frame, [0, 1, 3, 2, 4]), mine.shape)
+        if mine.shape == (2, 2, 16 * n * C, 16):  # of tiles: frame by frame there, by pixels here
+            by_frame = tf.reshape(theirs, [2, 2, n, 16, C, 16])
+            value = tf.reshape(tf.transpose(by_frame, [0, 1, 3, 2, 4, 5]), mine.shape)
         mine.assign(value)
     random = np.random.default_rng(0)
-    frames = random.integers(0, 256, [T, B, 36, 36, 1]).astype(np.uint8)
+    frames = random.integers(0, 256, [T, B, 36, 36, C]).astype(np.uint8)
     first = np.zeros([T, B], bool)
     first[0], first[3, 1] = True, True
     rest = (
@@ -76,7 +77,7 @@ def test_a_network_of_single_frames_is_the_one_of_stacks():
         random.integers(0, A, [T, B], np.int32),
     )
     features, last = network.unroll(frames, *rest, first, network.initial_state(B))
-    expected, _ = plain.unroll(by_hand(frames, first, 4), *rest, first, plain.initial_state(B))
+    expected, _ = plain.unroll(by_hand(frames, first, n), *rest, first, plain.initial_state(B))
     np.testing.assert_allclose(features, expected, atol=1e-5)
     state = network.initial_state(B)
     for t in range(T):

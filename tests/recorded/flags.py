@@ -20,7 +20,18 @@ PATH = Path(__file__).with_name("flags.json")
 _USUAL = {"choices": (), "least": -math.inf, "most": math.inf, "bare": ""}
 _USUAL |= {"scope": "", "kept_by": "", "with_box": None}
 _RECORDED = (
-    *("group", "choices", "least", "most", "infinite", "own", "learner_only", "auto", "bare"),
+    *(
+        "group",
+        "choices",
+        "several",
+        "least",
+        "most",
+        "infinite",
+        "own",
+        "learner_only",
+        "auto",
+        "bare",
+    ),
     *("parse", "rewrite", "scope", "kept_by", "with_box", "of_games", "remembered"),
 )
 _CONDITIONS = ("needs", "only_with")
@@ -38,8 +49,8 @@ def current() -> dict[str, dict[str, Any]]:
         own, defaults = _flags(kind), _defaults(kind)
         found[algorithm] = {name: own[name] for name in own.keys() - shared.keys()}
         found[f"{algorithm}, other defaults"] = _changes(_defaults(Config), defaults)
-        if suited := getattr(kind, "suited_to", None):
-            atari = _defaults(suited("PongNoFrameskip-v4"))
+        if kind.FOR_ATARI:
+            atari = _defaults(kind.suited_to("PongNoFrameskip-v4"))
             found[f"{algorithm}, other defaults for Atari"] = _changes(defaults, atari)
     found["old names"] = {name: [old.now, old.why] for name, old in Config.OLD_NAMES.items()}
     found["aliases"] = dict(Config.ALIASES)

@@ -8,7 +8,7 @@ defaults of their own.
 
 import dataclasses
 import math
-import re
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from impala_mm.algorithms.feature_settings import RegulariserSettings, TeacherSettings
@@ -27,7 +27,6 @@ _WORTH_COMPILING = Condition(
     f"at least {WORTH_COMPILING} optimizer steps per update",
     lambda c: "" if c.most_steps >= WORTH_COMPILING else f"with {c.most_steps} optimizer steps",
 )
-_ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d")  # in a level's name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +37,7 @@ class PolicyGradientSettings(AdvantageSettings, RegulariserSettings, TeacherSett
     ignored: ClassVar[frozenset[str]] = frozenset({"eval_epsilon"})
     OLD_NAMES: ClassVar = Config.OLD_NAMES | {"compile_epochs": OldName("compile_updates")}
 
-    # Other defaults for games of Atari.
-    FOR_ATARI: ClassVar[dict[str, Any]] = {
+    FOR_ATARI: ClassVar[Mapping[str, Any]] = {
         "batch_size": 32,
         "num_envs": 16,
         "separate_networks": False,
@@ -102,18 +100,6 @@ class PolicyGradientSettings(AdvantageSettings, RegulariserSettings, TeacherSett
         text="Change of a value during the passes over a batch beyond which the value is clipped "
              "in the baseline's loss, in the unit of value_normalization. inf: no clipping.")
     # fmt: on
-
-    @classmethod
-    def suited_to(cls, level_name: str) -> type["PolicyGradientSettings"]:
-        """Return the settings with the defaults for these levels."""
-        if not _ATARI.search(level_name):
-            return cls
-        known = {f.name: f for f in dataclasses.fields(cls)}
-        others = [
-            (name, known[name].type, dataclasses.field(default=x, metadata=known[name].metadata))
-            for name, x in cls.FOR_ATARI.items()
-        ]
-        return dataclasses.make_dataclass(cls.__name__, others, bases=(cls,), frozen=True)
 
     def __post_init__(self) -> None:
         """Refuse minibatches into which no batch can be divided."""
@@ -179,7 +165,8 @@ class EpochSettings(PolicyGradientSettings):
 class PPOSettings(EpochSettings):
     """The settings of a process of PPO."""
 
-    FOR_ATARI: ClassVar[dict[str, Any]] = PolicyGradientSettings.FOR_ATARI | {
+    FOR_ATARI: ClassVar[Mapping[str, Any]] = {
+        **PolicyGradientSettings.FOR_ATARI,
         "unroll_length": 64,
         "learning_rate": 0.00025,
         "epochs": 4,

@@ -42,6 +42,7 @@ from impala_mm.algorithms.q_learning import values as q_values
 from impala_mm.algorithms.q_learning.network import ActionValues, QNetwork
 from impala_mm.algorithms.q_learning.settings import DQNSettings, QLearningSettings, R2D2Settings
 from impala_mm.algorithms.q_learning.value_distributions import Outcomes
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
@@ -89,6 +90,7 @@ class QLearning(Algorithm):
                 f"alone are learnt, so after --offline_updates={config.offline_updates} the "
                 f"network only plays"
             )
+        self.explores_less_by_number = config.schedule == "ladder"
         self.network_name = network or networks.chosen_name(config, environment)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
         self._online = QNetwork(config, environment, self._normaliser.mean, self.network_name)
@@ -392,6 +394,12 @@ class DQN(QLearning):
     def __init__(self, config: Config, environment: EnvironmentSpec, setup: Setup = DEFAULT_SETUP):
         config = DQNSettings.of(config)
         super().__init__(config, environment, setup, overlap=config.n_steps)
+        if setup.role is Role.LEARNER and not self._online.short_memory:
+            raise UserMistake(
+                f"--agent_name={self.network_name} remembers, and its unrolls would be replayed "
+                f"from states that older weights have made: use --algorithm=r2d2, which reads "
+                f"--burn_in entries before an unroll, or a network without an LSTM"
+            )
 
 
 class R2D2(QLearning):

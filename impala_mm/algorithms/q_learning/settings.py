@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from impala_mm.algorithms.feature_settings import RECORDED_GAMES, HindsightSettings, TeacherSettings
 from impala_mm.config import replay_mix
@@ -255,6 +256,20 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
 @dataclasses.dataclass(frozen=True)
 class DQNSettings(QLearningSettings):
     """The settings of a process of DQN."""
+
+    # As published: 32 replayed steps are trained on for 4 new ones, out of a million.
+    FOR_ATARI: ClassVar[Mapping[str, Any]] = {
+        "batch_size": 8,
+        "unroll_length": 4,
+        "replay": "uniform:1:250000",
+        "replay_ratio": 1.0,
+        "replay_min": 5000,
+        "target_period": 2000,
+        "target_share": 1.0,
+        "epsilon_frames": 1e6,
+        "learning_rate": 0.0000625,
+        "epsilon": 0.00015,
+    }
 
     unroll_length: int = default(Config, "unroll_length", 8)
     replay: str = default(Config, "replay", "queue:0.125,prioritised:0.875:20000")

@@ -1,16 +1,17 @@
 """E games of Atari, emulated and preprocessed in C++ by ale_py's `AtariVectorEnv`.
 
 A step presses an action for `repeats` frames. Its observation is one picture, uint8
-[height, width, 1]: the pixelwise maximum of the last two frames, in grey, resized by area. A
-network that has to see motion stacks several pictures (`EnvironmentSpec.frame_stack`).
+[height, width, C]: the pixelwise maximum of the last two frames, in grey or in the three colours,
+resized by area. A network that has to see motion stacks several (`EnvironmentSpec.frame_stack`).
 
 Episodes and games end as follows, by the step convention of `data/trajectory.py`:
 
-  * A lost life ends the training episode: the step is `terminated`, and the game continues with the
-    next action. In games where the ball has to be served (Breakout), the agent must press FIRE
-    itself, unless `fire_after_life_loss` is set. The entry after a lost life then shows the game
-    after FIRE, held for as long as a step lasts, and is `first`, as after a reset: its action is
-    ignored, it is no step, and its frames are not counted. Its reward counts for the scores only.
+  * A lost life ends the training episode, unless `life_loss_ends` is unset: the step is
+    `terminated`, and the game continues with the next action. In games where the ball has to be
+    served (Breakout), the agent must press FIRE itself, unless `fire_after_life_loss` is set. The
+    entry after a lost life then shows the game after FIRE, held for as long as a step lasts, and is
+    `first`, as after a reset: its action is ignored, it is no step, and its frames are not counted.
+    Its reward counts for the scores only.
   * The last life ends the game as well: the step is `terminated`, and the next one is a reset.
   * `max_frames` frames, or `no_reward_steps` consecutive steps without a reward, cut the game: the
     step is `truncated`, since nothing in the game ended and the last picture still has a value. The
@@ -33,7 +34,7 @@ import tensorflow as tf
 from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 
-from impala_mm.config.environment_flags import read_kwargs
+from impala_mm.config.environment_flags import EVERY_FRAME, read_kwargs
 from impala_mm.config.messages import error_message
 from impala_mm.environments import Level
 from impala_mm.environments.action_parts import Discrete
@@ -72,7 +73,6 @@ _ARGUMENTS: dict[str, Any] = {
     "max_num_frames_per_episode": int,
 }
 _FRAMES_PER_SECOND = 60  # of the emulated console
-_STACK = 4  # frames that a network sees at once
 _SCREEN = {"img_height": 210, "img_width": 160, "grayscale": False}
 _LIFE, _GAME = 0, 1  # rows of the statistics: the training episode and the whole game
 
@@ -90,9 +90,16 @@ class Game(NamedTuple):
     full_action_space: bool
     height: int
     width: int
+    grayscale: bool
+    frame_stack: int  # pictures that a network sees at once
     life_loss_ends: bool  # a lost life ends a training episode
     fire_after_life_loss: bool
     no_reward_steps: int  # steps without a reward before a game is truncated; 0: never
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of a picture."""
+        return self.height, self.width, 1 if self.grayscale else 3
 
 
 def open_vector(game: Game, num_envs: int, **look: Any) -> AtariVectorEnv:
@@ -103,6 +110,7 @@ def open_vector(game: Game, num_envs: int, **look: Any) -> AtariVectorEnv:
     settings: dict[str, Any] = {
         "img_height": game.height,
         "img_width": game.width,
+        "grayscale": game.grayscale,
         "num_threads": 1,  # an actor is one process of many; 0 would take all cores
     } | look
     with lifecycle.threads_named("environment"):
@@ -140,17 +148,14 @@ class AtariLevel(Level):
         """Return the spec, for which nothing is emulated."""
         game, note = self.game, ""
         if game.repeats == 1:
-            note = (
-                "num_action_repeats=1 makes every emulator frame a step; the predecessor of this "
-                "program ignored it with Atari and repeated each action 4 times (use 4 for that)"
-            )
+            note = EVERY_FRAME
         return EnvironmentSpec(
             self.name,
-            tf.TensorSpec([game.height, game.width, 1], tf.uint8),
+            tf.TensorSpec(game.shape, tf.uint8),
             ActionSpec(Discrete(len(game.actions))),
             action_repeats=game.repeats,
             reward_threshold=None,
-            frame_stack=_STACK,
+            frame_stack=game.frame_stack,
             note=note,
             scores=self._scores,
             emulator=f"ale-py {ale_py.__version__}",
@@ -281,8 +286,8 @@ class AtariVector:
         self._broken[i] = False
         picture = self._rebuilt.pop(i)
         no, yes = np.zeros(1, bool), np.ones(1, bool)
-        shape = (1, self._game.height, self._game.width, 1)
-        return Step(np.zeros(1, np.float32), no, no, picture.reshape(shape), yes, no)
+        picture = picture.reshape(1, *self._game.shape)
+        return Step(np.zeros(1, np.float32), no, no, picture, yes, no)
 
     def episodes(self) -> list[Episode]:
         """Return the lives and whole games that ended since the last call, with raw returns."""
@@ -333,8 +338,8 @@ class AtariVector:
         first: np.ndarray,
     ) -> Step:
         """Return the step in new arrays; rows that are not yet rebuilt stay faults."""
-        # With one channel, [E, 1, height, width] and [E, height, width, 1] are the same memory.
-        observation = pictures.reshape(-1, self._game.height, self._game.width, 1)
+        # [E, 1, height, width], or with colours [E, 1, height, width, 3], are the same memory.
+        observation = pictures.reshape(-1, *self._game.shape)
         fault = self._broken.copy()
         step = Step(rewards.astype(np.float32), terminated, truncated, observation, first, fault)
         self._rebuilt.clear()
@@ -355,7 +360,7 @@ class AtariVector:
 
     def _blank(self) -> Step:
         """Return the step while there is no vector: zeros, with `first` and `fault` set."""
-        shape = (self._num_envs, self._game.height, self._game.width, 1)
+        shape = (self._num_envs, *self._game.shape)
         no, yes = np.zeros(self._num_envs, bool), np.ones(self._num_envs, bool)
         return Step(
             np.zeros(self._num_envs, np.float32), no, no, np.zeros(shape, np.uint8), yes, yes
@@ -452,6 +457,8 @@ def read_game(level_name: str, registered: Any, options: Options) -> Game | None
         full_action_space=full,
         height=options.height or _SIZE,
         width=options.width or _SIZE,
+        grayscale=options.grayscale,
+        frame_stack=options.frame_stack,
         life_loss_ends=options.life_loss_ends,
         fire_after_life_loss=options.fire_after_life_loss,
         no_reward_steps=options.no_reward_steps,

@@ -48,7 +48,7 @@ def _played(student, unrolls, size=8, level="catch"):
     codec = UnrollCodec(student.unroll)
     entries = [codec.decode(tf.constant(player.play()))[0] for _ in range(unrolls)]
     together = tf.nest.map_structure(lambda *parts: np.concatenate(parts, 1), *entries)
-    return together, player.episodes()[:, 1]
+    return together, player.episodes()[:, 2]
 
 
 def _is_teachers(entries):

@@ -22,7 +22,7 @@ from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 
 IDENTITY = {"level_name": "L", "unroll": "u", "network": "n", "acting": "a"}
-NO_EPISODES = np.zeros([0, 3], np.float32)
+NO_EPISODES = np.zeros([0, 4], np.float32)
 
 
 class Links:

@@ -87,6 +87,7 @@ IMAGES = "tests.helpers.games:PictureCatch"
         ("ppo", "CartPole-v1", MEMORY | {"minibatches": 3}, "--minibatches=3 does not divide"),
         ("ppo", "CartPole-v1", MEMORY | {"minibatches": 8}, "is more than --batch_size=4"),
         ("ppo", "CartPole-v1", MEMORY | {"minibatch_of": "steps"}, "--minibatch_of=steps: MLPLSTM"),
+        ("dqn", "CartPole-v1", {"agent_name": "MLPLSTMAgent"}, "use --algorithm=r2d2, which reads"),
         ("dqn", "CartPole-v1", {"random_shift": 9}, "have the shape [4]: leave it out"),
         ("dqn", IMAGES, {"random_shift": 99}, "--random_shift=99 shifts images of"),
         (

@@ -95,10 +95,44 @@ def test_the_values_of_a_preset_are_those_of_the_run_and_have_an_effect(preset, 
         assert setting_files.to_text(found) == setting_files.to_text(value)
     # Agents have their own names, presets of students that of the method.
     is_student = getattr(config, "teacher", "") or config.mode == "train_from"
-    algorithm = "dqn" if preset in {"rainbow", "drq"} else preset.rpartition("-")[2]
-    assert is_student or algorithm == config.algorithm
+    algorithm = {"rainbow": "dqn", "drq": "dqn", "r2d2-published": "r2d2", "atari-sticky": "impala"}
+    assert is_student or algorithm.get(preset, preset.rpartition("-")[2]) == config.algorithm
     flag_values.check_effects(config)
     assert "without effect" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_of_several_presets_the_last_takes_precedence(from_file, file):
+    named = file('preset = ["atari-ppo", "atari-sticky"]\n') if from_file else ""
+    config, names = _parse(named or "--preset=atari-ppo,atari-sticky", "--no_ops=3")
+    assert (config.algorithm, config.clip, config.no_ops) == ("ppo", 0.1, 3)
+    assert (config.life_loss_ends, config.sticky_actions) == (False, 0.25)
+    assert config.fire_after_life_loss is False, "unlike PPO's default for Atari"
+    assert {"life_loss_ends", "clip"} <= set(names)
+    origins = json.loads(config.origins)
+    assert "life_loss_ends" in origins["preset atari-sticky"]
+    assert "clip" in origins["preset atari-ppo"]
+    turned, _ = _parse("--preset=classic-ppo,atari-ppo", "--level_name=CartPole-v1")
+    assert (turned.batch_size, turned.unroll_length) == (32, 64)
+    other, _ = _parse("--preset=atari-ppo,classic-ppo")
+    assert (other.batch_size, other.unroll_length) == (16, 128)
+
+
+def test_a_wrong_one_of_several_presets_is_refused(capsys):
+    said = _refused(capsys, "--preset=rainbow,atari-stick")
+    assert said.startswith("error: --preset=rainbow,atari-stick: it must be atari-impala, ")
+    assert said.endswith("(did you mean atari-sticky?)")
+
+
+def test_without_a_preset_dqn_has_the_values_of_its_preset_on_atari():
+    alone, _ = _parse("--algorithm=dqn", "--level_name=PongNoFrameskip-v4")
+    preset, _ = _parse("--preset=dqn")
+    for name in type(alone).FOR_ATARI:
+        assert getattr(alone, name) == getattr(preset, name)
+    elsewhere, _ = _parse("--algorithm=dqn", "--level_name=CartPole-v1")
+    assert (elsewhere.batch_size, elsewhere.replay_ratio) == (32, 0)
+    given, _ = _parse("--algorithm=dqn", "--level_name=ALE/Pong-v5", "--batch_size=3")
+    assert (given.batch_size, given.unroll_length) == (3, 4)
 
 
 @pytest.mark.parametrize("preset", ["", "mujoco-sac", "qdagger", "atari-r2d2", "bitflip-dqn"])
@@ -205,6 +239,8 @@ def test_a_preset_for_another_kind_of_environment_is_refused():
     assert why("classic-ppo", cart) == ""
     for preset in ("atari-ppo", "mujoco-ppo"):
         assert f"--preset={preset} is for " in why(preset, cart)
+    assert why("catch-impala,atari-sticky", cart).startswith("--preset=atari-sticky is for Atari")
+    assert why("atari-ppo,atari-sticky", pong) == ""
 
 
 def test_old_names_of_flags_hold_in_a_file_as_on_the_command_line(file, capsys):

@@ -32,7 +32,7 @@ from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.transport.client import Client, Delivery, Refused, StreamLost, Unreachable
 from impala_mm.transport.messages import Reply
 
-NO_EPISODES = np.zeros([0, 3], np.float32)
+NO_EPISODES = np.zeros([0, 4], np.float32)
 
 
 class Hand:

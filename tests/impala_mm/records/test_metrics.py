@@ -1,17 +1,25 @@
 """Rows of metrics: shares of the learner's time, and the bottleneck that follows from them."""
 
+import math
 import threading
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
+from impala_mm.data.episodes import ReportedEpisodes, to_rows
+from impala_mm.environments.types import Episode
 from impala_mm.records import metrics
 from impala_mm.records.bottleneck import describe_bottleneck, describe_turns, progress_line
 
 BUSY = {"idle_cores": 0.1, "actors_elsewhere": 0}
 MOVES = {"frames_per_second": 9.0}
 ACTORS = {"actor/acting_share": 0.15, "actor/stepping_share": 0.83}
+
+
+def _reported(episodes, level="catch"):
+    """Return episodes that actor 0 reports: (whether a complete game, return, length)."""
+    rows = to_rows(Episode(0, *episode) for episode in episodes)
+    return ReportedEpisodes(level, 0, version=0, rows=rows, environments=1)
 
 
 def test_a_learner_that_never_had_an_unroll_waits_all_the_time():
@@ -106,8 +114,7 @@ def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
     tally = metrics.MetricsAggregator(scores)
     games = {"Pong": [0.0, 0.0], "Breakout": [60.0, 30.0], "catch": [1.0]}
     for level, returns in games.items():
-        episodes = [(1, value, 10) for value in returns] + [(0, 99.0, 5)]
-        meter.add_episodes(level, np.array(episodes, np.float32))
+        meter.add_episodes(_reported([*((1, x, 10) for x in returns), (0, 99.0, 5)], level))
     tally.merge(0, meter.take_reading())
     row = tally.row(0, 0)
     assert row["episode_return"] == pytest.approx(91 / 5)
@@ -118,7 +125,7 @@ def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
     assert "human_normalised/catch" not in row
 
     tally = metrics.MetricsAggregator({"Pong": (-20.0, 20.0)})
-    meter.add_episodes("Pong", np.array([(1, 10.0, 9)], np.float32))
+    meter.add_episodes(_reported([(1, 10.0, 9)], "Pong"))
     tally.merge(0, meter.take_reading())
     row = tally.row(0, 0)
     assert row["human_normalised"] == 0.75
@@ -159,13 +166,24 @@ def test_a_row_of_several_learners_holds_their_means_and_each_ones_own():
 
 def test_games_that_come_after_those_that_ended_the_run_count_no_more():
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
-    meter.add_episodes("catch", np.array([(1, 1.0, 9)] * 100, np.float32))
+    meter.add_episodes(_reported([(1, 1.0, 9)] * 100))
     tally.merge(0, meter.take_reading())
     assert tally.mean_return() == 1
     tally.close()
-    meter.add_episodes("catch", np.array([(1, -1.0, 9)] * 50, np.float32))
+    meter.add_episodes(_reported([(1, -1.0, 9)] * 50))
     tally.merge(0, meter.take_reading())
     assert tally.row(0, 0)["episode_return"] == 1
+
+
+def test_games_of_all_learners_are_kept_until_they_are_taken():
+    tally = metrics.MetricsAggregator({"catch": None}, learners=2, keeps_games=True)
+    for rank in range(2):
+        meter, rows = metrics.Meter(), to_rows([Episode(0, True, 1.0, 9), Episode(1, False, 2, 3)])
+        meter.add_episodes(ReportedEpisodes("catch", 3 + rank, 7, rows, environments=4))
+        tally.merge(rank, meter.take_reading())
+    played = {"level": "catch", "return": 1.0, "length": 9, "environment": 0, "policy_version": 7}
+    assert tally.take_games() == [played | {"actor": 3}, played | {"actor": 4}]
+    assert tally.take_games() == []
 
 
 def test_what_came_before_the_first_update_is_forgotten_even_where_it_was_passed_on():
@@ -237,10 +255,10 @@ def test_games_stay_in_their_order_whichever_threads_collect_them():
 
     tally.merge = merge_late
     threads = [threading.Thread(target=tally.collect, args=[0, meter]) for _ in range(2)]
-    meter.add_episodes("catch", np.array([[1.0, 1.0, 9.0]] * 100))
+    meter.add_episodes(_reported([(1, 1.0, 9)] * 100))
     threads[0].start()
     assert merging.wait(20)
-    meter.add_episodes("catch", np.array([[1.0, 2.0, 9.0]]))
+    meter.add_episodes(_reported([(1, 2.0, 9)]))
     tally.merge = merge
     threads[1].start()
     threads[1].join(0.2)
@@ -248,3 +266,16 @@ def test_games_stay_in_their_order_whichever_threads_collect_them():
     for thread in threads:
         thread.join(20)
     assert tally.mean_return() == pytest.approx(1.01), "the oldest of 101 games is left out"
+
+
+def test_the_last_quarter_of_the_environments_is_the_one_that_explores_least():
+    tally, meter = metrics.MetricsAggregator({"catch": None}), metrics.Meter()
+    for number in range(8):  # the return of a game is the number of its environment
+        rows = to_rows([Episode(number, 1, float(number), 9)] * 12)
+        meter.add_episodes(ReportedEpisodes("catch", 0, 0, rows, environments=8))
+    tally.collect(0, meter)
+    assert math.isnan(tally.mean_return_of_last_quarter()), "24 games are not 25"
+    rows = to_rows([Episode(7, 1, 32.5, 9), Episode(5, 1, -99.0, 9), Episode(7, 0, -99.0, 9)])
+    meter.add_episodes(ReportedEpisodes("catch", 0, 0, rows, environments=8))
+    tally.collect(0, meter)
+    assert tally.mean_return_of_last_quarter() == (12 * 6 + 12 * 7 + 32.5) / 25

@@ -209,7 +209,6 @@ def _spoil(folder, **changes):
         (lambda f: (f / "data.json").unlink(), "has no data.json"),
         (lambda f: _spoil(f, actions=4), "with actions 4, and catch has 3"),
         (lambda f: _spoil(f, observations="float32 [4]"), r"observations float32 \[4\], and catch"),
-        (lambda f: _spoil(f, frame_stack=4), "with a stack of frames 4, and catch has 1"),
         (lambda f: _spoil(f, unroll_length="3"), "is damaged: unroll_length = '3'"),
         (lambda f: _spoil(f, unroll_length=0), "is damaged: unroll_length = 0"),
         (lambda f: _spoil(f, unroll_length=2**31), "is damaged: unroll_length = 2147483648"),
@@ -228,6 +227,19 @@ def test_what_is_no_data_for_a_student_is_refused_in_a_sentence(tmp_path, spoil,
     spoil(tmp_path)
     with pytest.raises(BadData, match=said):
         _read(tmp_path, 3)
+
+
+def test_data_serves_students_that_stack_more_frames_and_says_that_lives_end_otherwise(tmp_path):
+    _record(tmp_path, _steps([4, 4]), 3, life_loss_ends=False)
+    _spoil(tmp_path, frame_stack=4)
+    for student, count in ((True, 1), (False, 0)):
+        _, said, games = _read(tmp_path, 3, life_loss_ends=student)
+        assert len(games) == 3
+        assert len(said) == count
+    assert (
+        "--life_loss_ends=false, and the student has --life_loss_ends=true"
+        in _read(tmp_path, 3, life_loss_ends=True)[1][0]
+    )
 
 
 def test_unrolls_that_are_none_are_refused_though_their_checksums_agree(tmp_path):

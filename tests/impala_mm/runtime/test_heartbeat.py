@@ -84,7 +84,7 @@ def test_each_of_several_learners_has_a_file_of_its_own(tmp_path, monkeypatch):
 
 def test_an_actor_that_waits_to_send_calls_its_callback():
     link = learner_link.LearnerLink([], 0, {}, "", 0.0, 0, print, stop := threading.Event())
-    group = learner_link.UnrollBatch(0, 0, [], np.zeros([0, 3], np.float32))
+    group = learner_link.UnrollBatch(0, 0, [], np.zeros([0, 4], np.float32))
     assert link.send(group)
     calls = []
 

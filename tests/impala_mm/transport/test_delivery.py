@@ -15,7 +15,7 @@ from impala_mm.transport.messages import (
     new_incarnation,
 )
 
-NO_EPISODES = np.zeros([0, 3], np.float32)
+NO_EPISODES = np.zeros([0, 4], np.float32)
 
 
 class Records:

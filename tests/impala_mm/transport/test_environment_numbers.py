@@ -2,6 +2,8 @@
 
 import itertools
 
+import numpy as np
+
 from impala_mm.transport.connected_actors import EnvironmentNumbers
 
 
@@ -40,6 +42,7 @@ def test_the_groups_of_an_actor_divide_its_numbers():
     assert numbers.of_group(0, 0, 3).tolist() == [2, 3, 4]
     assert numbers.of_group(0, 1, 1).tolist() == [5]
     assert numbers.of_group(9, 0, 2).tolist() == [0, 1], "an actor that did not tell its groups"
+    assert numbers.in_run(0, np.array([3, 0])).tolist() == [5, 2]
 
 
 def test_an_actor_that_comes_back_with_more_environments_gets_other_numbers():

@@ -15,7 +15,7 @@ from impala_mm.transport.client import Refused
 from impala_mm.transport.messages import Reply
 from impala_mm.transport.tls import Credentials
 
-NO_EPISODES = np.zeros([0, 3], np.float32)
+NO_EPISODES = np.zeros([0, 4], np.float32)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from impala_mm.transport.server import Server
 
 TOKEN = "a secret"
 IDENTITY = {"run_id": "run", "level_name": "L", "unroll": "u", "network": "n", "acting": "a"}
-NO_EPISODES = np.zeros([0, 3], np.float32)
+NO_EPISODES = np.zeros([0, 4], np.float32)
 
 
 def _send_chunks(client, header, contents):
@@ -71,7 +71,7 @@ def _header(client, number, actor=0, incarnation=1):
 def test_unrolls_arrive_whole_with_their_version_and_episodes(serve):
     server, address = serve()
     client = _join(address, actor=5)
-    episodes = np.array([[1, 21.5, 300]], np.float32)
+    episodes = np.array([[2, 1, 21.5, 300]], np.float32)
     header = _header(client, 0, actor=5)
     assert client.enqueue(header, [b"one", b"two\0"], episodes) == Reply.ACCEPTED
     contents, versions = server.queue.dequeue_many(2)
@@ -163,10 +163,11 @@ def test_an_actor_with_a_message_that_cannot_be_is_refused_and_the_log_says_why(
 def test_episodes_with_nan_are_left_out_of_a_report(serve):
     server, address = serve()
     client = _join(address)
-    episodes = np.array([[1, np.nan, 3], [1, 2, 3], [1, 2, np.inf]], np.float32)
+    bad = [[0, 1, np.nan, 3], [0, 1, 2, np.inf], [-1, 1, 2, 3], [1e30, 1, 2, 3]]
+    episodes = np.array([[0, 1, 2, 3], *bad], np.float32)
     client.enqueue(_header(client, 0), [b"x"], episodes)
     (report,) = server.actors.take_reports()
-    np.testing.assert_array_equal(report.episodes, [[1, 2, 3]])
+    np.testing.assert_array_equal(report.episodes, [[0, 1, 2, 3]])
 
 
 def test_what_actors_use_is_added_up_by_host_while_they_are_connected(serve):
@@ -175,7 +176,7 @@ def test_what_actors_use_is_added_up_by_host_while_they_are_connected(serve):
         client = _join(address, actor, host_name=host)
         use = Use(0.5 + actor, 100.0 * (actor + 1))
         header = _header(client, 0, actor)._replace(**use.in_header())
-        client.enqueue(header, [b"x"], np.zeros([0, 3], np.float32))
+        client.enqueue(header, [b"x"], NO_EPISODES)
     assert learner.actors.use_by_host() == {"a": Use(3.0, 400.0), "b": Use(1.5, 200.0)}
     assert learner.actors.on_other_hosts() == 3
     learner.actors.leave(2)

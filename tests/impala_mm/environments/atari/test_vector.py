@@ -57,6 +57,25 @@ def test_breakout_is_as_in_the_reference():
     assert max(result for result, _ in reference.games) > 1
 
 
+def test_a_lost_life_ends_no_episode_if_only_games_shall_end():
+    (reference,), seen = _agree(BREAKOUT, "breakout", 700, life_loss_ends=False)
+    assert len(reference.games) >= 2
+    assert reference.lives_lost > 5 * len(reference.games) - 5
+    assert seen["terminated"] == len(reference.games)
+    assert reference.games == reference.episodes
+
+
+def test_pictures_in_colours_are_those_of_the_reference():
+    _agree(BREAKOUT, "breakout", 60, grayscale=False)
+    envs = make_environments("ALE/Breakout-v5", 2, 0, grayscale=False, height=210, width=160)
+    picture = envs.reset().observation[0]
+    assert (envs.spec.observation, picture.dtype) == (
+        tf.TensorSpec([210, 160, 3], tf.uint8),
+        np.uint8,
+    )
+    np.testing.assert_array_equal(picture[60, 80], [200, 72, 72])  # the red row of bricks
+
+
 def test_rewards_are_raw():
     (reference,), _ = _agree("SpaceInvadersNoFrameskip-v4", "space_invaders", 250)
     assert max(reference.rewards) > 1
@@ -109,11 +128,13 @@ def test_what_an_id_says_is_read_from_the_registry(monkeypatch, name, rom, stick
 
 def test_options_go_before_what_an_id_says():
     name = "ALE/Breakout-v5"
-    spec = level_spec(name, width=42, height=63, num_action_repeats=1, full_action_space=True)
+    shape = {"width": 42, "height": 63, "frame_stack": 2}
+    spec = level_spec(name, **shape, num_action_repeats=1, full_action_space=True)
+    assert spec.frame_stack == 2
     assert spec.observation == tf.TensorSpec([63, 42, 1], tf.uint8)
     assert (spec.num_actions, spec.action_repeats) == (18, 1)
     assert "num_action_repeats=1 makes every emulator frame a step" in spec.note
-    assert "the predecessor of this program ignored it" in spec.note
+    assert "impala_horovod_gym ignored the flag" in spec.note
     assert level_spec(name).num_actions == 4
     assert _game(name, sticky_actions=0).sticky_actions == 0
     assert _game(name, sticky_actions=0.5).sticky_actions == 0.5
@@ -190,6 +211,8 @@ def test_up_to_30_no_ops_begin_a_game():
     assert min(frames) >= 0
     assert max(frames) <= 30
     assert len(frames) > 15
+    vector = make_environments("FreewayNoFrameskip-v4", 1, seed=0, no_ops=0)._vector
+    assert {int(vector.reset()[1]["episode_frame_number"][0]) for _ in range(9)} == {0}
 
 
 @pytest.mark.parametrize("options", [{}, {"life_loss_ends": False}])
