@@ -33,7 +33,7 @@ import tokenize
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,7 +42,6 @@ from impala_mm.config.errors import UserMistake
 from impala_mm.config.messages import join_lines
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollSpec
-from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments import from_flags
 from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Step
@@ -52,7 +51,6 @@ from impala_mm.teachers import pickles
 from impala_mm.teachers.teacher import NoTeacher
 
 _UNROLL_LENGTH = 20  # students may have any other
-_LINE_UNROLLS = 2_000  # unrolls between progress lines
 _STORED = re.compile(r"\$store\$_observation_ckpt\.(\d+)\.gz")
 _NUMBERS = "biuf"  # kinds of NumPy types
 _MOST_ROWS, _MOST_IN_ROW = 2**27, 2**22  # Dopamine keeps a million frames of 84x84
@@ -74,12 +72,7 @@ def record(checkpoints: Path, folder: Path, level_name: str) -> About:
     data = DataSetWriter(folder, recording.describe(spec, unroll, config, policy))
     print(f"replay {number}: {len(replay.action):,} transitions", flush=True)
     try:
-        stream, data.next_stream = data.next_stream, data.next_stream + 1
-        contents = unrolls(replay, spec, unroll, data.count)
-        for at, content in enumerate(contents):
-            data.add(stream, at, content)
-            if at % _LINE_UNROLLS == _LINE_UNROLLS - 1:
-                print(f"{data.about.episodes:,} games, {data.about.steps:,} steps", flush=True)
+        recording.add(unrolls(replay, spec, unroll, data.count), data)
     finally:
         data.close()
     return data.about
@@ -170,38 +163,17 @@ def unrolls(
     unroll: UnrollSpec,
     on_game: Callable[[int, float], None] = lambda steps, episode_return: None,
 ) -> Iterator[bytes]:
-    """Yield unrolls of complete games in a row, as an actor's `UnrollWriter` makes them.
+    """Return unrolls of complete games in a row, as `recording.cut` does.
 
-    Entries after the last game are like resets. `on_game` is called with the steps and the return
+    `on_game` is called with the steps and the return
     of each game, whose rewards are those of the replay. Raises NoTeacher if a file is damaged.
     """
-    writer = UnrollWriter(unroll, 1, ())
-    nothing = spec.actions.zeros(1)
-    step: Step | None = None
-    begun = False
-    partial = False  # whether the unroll has an entry that none before it has
-    for step, action in _steps(replay, spec.frame_stack - 1, on_game):
-        if not begun:
-            begun = True
-            writer.write_reset(step)
-            writer.set_start_state([])
-            continue
-        taken = nothing if action is None else np.array([action], np.int32)
-        partial = not writer.write(step, taken, [])
-        if not partial:
-            yield from writer.take_unrolls()
-            writer.set_start_state([])
-    while partial and step:
-        no, yes = np.array([False]), np.array([True])
-        step = step._replace(reward=np.zeros(1, np.float32), terminated=no, truncated=no, first=yes)
-        partial = not writer.write(step, nothing, [])
-        if not partial:
-            yield from writer.take_unrolls()
+    return recording.cut(_steps(replay, spec.frame_stack - 1, on_game), spec, unroll)
 
 
 def _steps(
     replay: Replay, padding: int, on_game: Callable[[int, float], None]
-) -> Iterator[tuple[Step, int | None]]:
+) -> Iterator[tuple[Step, Any]]:
     """Yield (step, action before it), game by game; the action of a reset is None."""
     order, frames = replay.order, _frames(replay)
     action, reward, terminal = (
@@ -224,16 +196,20 @@ def _steps(
                 yield _step(frame, first=True), None
             else:
                 cut = at == last and not terminal[at]
-                yield _step(frame, reward[at - 1], truncated=cut), int(action[at - 1])
+                yield _step(frame, reward[at - 1], truncated=cut), _one(action[at - 1])
                 total += float(reward[at - 1])
             steps += 1
         if frame is not None and steps >= 0 and terminal[last]:
             # The frame after the end is not stored, and has no part in learning.
-            yield _step(frame, reward[last], terminated=True), int(action[last])
+            yield _step(frame, reward[last], terminated=True), _one(action[last])
             steps, total = steps + 1, total + float(reward[last])
         if steps > 0:
             on_game(steps, total)
         begin = last + 1
+
+
+def _one(action: int) -> np.ndarray:
+    return np.array([action], np.int32)
 
 
 def _step(
