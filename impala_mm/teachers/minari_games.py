@@ -178,6 +178,7 @@ def _buffer(minari: Any, game: Entry, spec: EnvironmentSpec) -> Any:
         rewards=game.reward[1:],
         terminations=game.terminated[1:],
         truncations=game.truncated[1:],
+        infos={},
     )
 
 
@@ -190,8 +191,11 @@ def import_games(name: str, folder: Path, **flags: Any) -> About:
     minari = _minari()
     try:
         found = minari.load_dataset(name)
-    except (FileNotFoundError, ValueError) as error:
-        raise BadGames(f"{name}: {error}") from None
+    except (FileNotFoundError, ValueError):
+        raise BadGames(
+            f"{name} is not on this machine: `minari list local` shows what is; `minari download` "
+            f"gets others"
+        ) from None
     if "level_name" not in flags and not found.env_spec:
         raise BadGames(f"{name} does not name its environment: give --level_name")
     known = {"level_name": found.env_spec.id} if found.env_spec else {}
