@@ -99,7 +99,7 @@ def test_flags_that_are_named_anywhere_on_a_page_exist(page):
     for theirs in _blocks("", page):
         text = text.replace(theirs, "")
     named = set(re.findall(r"(?<![\w-])--(\w[\w-]+)", text))
-    assert len(named) > 15
+    assert len(named) > 10
     mpirun = {"bind-to", "allow-run-as-root"}
     assert named - mpirun <= ALL | Config.OLD_NAMES.keys()
 
