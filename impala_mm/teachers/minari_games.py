@@ -85,7 +85,7 @@ def export_games(folder: Path, name: str, **flags: Any) -> Any:
 
 
 class _Spaces(NamedTuple):
-    """What Minari stores of the environment: itself, or else its spaces."""
+    """The environment as Minari stores it: itself, or else its spaces."""
 
     environment: Any
     observations: spaces.Space | None
