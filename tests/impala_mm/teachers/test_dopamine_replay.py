@@ -11,16 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from dopamine_stacks import games
+from dopamine_stacks import games, unpack
 
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.interface import entry_spec
 from impala_mm.data.trajectory import UnrollCodec, UnrollSpec
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
+from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.replay import data_set
 from impala_mm.teachers import record_dopamine
 from impala_mm.teachers.dopamine_replay import FILE, StackedReplay, uncompress
+from impala_mm.teachers.load import load_teachers
 from impala_mm.teachers.teacher import NoTeacher
 
 _WRITTEN = Path(__file__).parent / "dopamine" / "replay"
@@ -106,6 +109,14 @@ def _kept(before):
         kept.insert(0, game)
     assert kept[-1][0].shape == before[0].shape
     return kept
+
+
+def test_earlier_versions_do_not_say_which_games_were_cut(tmp_path):
+    folder = shutil.copytree(_WRITTEN, tmp_path / "replay")
+    (folder / "episode_end_indices_ckpt.1.gz").unlink()
+    entries, _ = _read(folder, 1)
+    assert entries.terminated.sum() == 4
+    assert entries.truncated.sum() == 1  # the last one
 
 
 # -- of version 4.1
@@ -229,15 +240,25 @@ def test_the_replay_of_a_run_or_checkpoint_is_found_as_its_runner_lays_it(tmp_pa
         find(run.parent)
 
 
+def test_the_public_checkpoints_teach_and_their_replay_becomes_games(tmp_path, monkeypatch):
+    """Files of the same shape, as `gsutil cp -R gs://rl_checkpoints/DQN_400/Breakout` lays them."""
+    game = tmp_path / "DQN_400" / "Breakout"
+    checkpoints = unpack(game / "1", "dqn") / "checkpoints"
+    for name in ("ckpt.", "sentinel_checkpoint_complete."):
+        (checkpoints / f"{name}3").rename(checkpoints / f"{name}399")
+    (game / "1" / "replay_logs").mkdir()
+    for path in _WRITTEN.glob("*_ckpt.2.gz"):
+        shutil.copy(path, game / "1" / "replay_logs" / path.name.replace(".2.", ".100."))
+    level = "BreakoutNoFrameskip-v4"
+    (teacher,) = load_teachers(TeacherSettings(teacher=str(game)), level_spec(level))
+    assert teacher.num_actions == 4
+    monkeypatch.setattr(record_dopamine, "level_spec", lambda name, **options: _spec())
+    command = [str(checkpoints / "ckpt.399"), str(tmp_path / "data"), f"--level_name={level}"]
+    record_dopamine.main(command)
+    assert data_set.read_about(tmp_path / "data").episodes == len(_read(_WRITTEN, 2)[1])
+
+
 # -- what cannot be used
-
-
-def test_earlier_versions_do_not_say_which_games_were_cut(tmp_path):
-    folder = shutil.copytree(_WRITTEN, tmp_path / "replay")
-    (folder / "episode_end_indices_ckpt.1.gz").unlink()
-    entries, _ = _read(folder, 1)
-    assert entries.terminated.sum() == 4
-    assert entries.truncated.sum() == 1  # the last one
 
 
 def _header(shape):
