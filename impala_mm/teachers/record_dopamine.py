@@ -45,7 +45,6 @@ from impala_mm.config.errors import UserMistake
 from impala_mm.config.messages import join_lines
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollSpec
-from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments import from_flags
 from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Step
@@ -56,7 +55,6 @@ from impala_mm.teachers.dopamine_replay import FILE, StackedReplay, check_frames
 from impala_mm.teachers.teacher import NoTeacher
 
 _UNROLL_LENGTH = 20  # students may have any other
-_LINE_UNROLLS = 2_000  # unrolls between progress lines
 _STORED = re.compile(r"\$store\$_observation_ckpt\.(\d{1,9})\.gz")
 # A file of a replay, or of a checkpoint.
 _FILE = re.compile(
@@ -88,12 +86,7 @@ def record(path: Path, folder: Path, level_name: str) -> About:
     data = DataSetWriter(folder, recording.describe(spec, unroll, config, policy))
     print(f"{stored.folder}, {stored.number}: {replay.transitions:,} transitions", flush=True)
     try:
-        stream, data.next_stream = data.next_stream, data.next_stream + 1
-        contents = unrolls(replay, spec, unroll, data.count)
-        for at, content in enumerate(contents):
-            data.add(stream, at, content)
-            if at % _LINE_UNROLLS == _LINE_UNROLLS - 1:
-                print(f"{data.about.episodes:,} games, {data.about.steps:,} steps", flush=True)
+        recording.add(unrolls(replay, spec, unroll, data.count), data)
     finally:
         data.close()
     return data.about
@@ -217,33 +210,16 @@ def unrolls(
     unroll: UnrollSpec,
     on_game: Callable[[int, float], None] = lambda steps, episode_return: None,
 ) -> Iterator[bytes]:
-    """Yield unrolls of complete games in a row, as an actor's `UnrollWriter` makes them.
+    """Return unrolls of complete games in a row, as `recording.cut` makes them.
 
-    Entries after the last game are like resets. `on_game` is called with the steps and the return
-    of each game, whose rewards are those of the replay. Raises NoTeacher if a file is damaged.
+    `on_game` is called with the steps and the return of each game, whose rewards are those of the
+    replay. Raises NoTeacher if a file is damaged.
     """
-    writer = UnrollWriter(unroll, 1, ())
-    nothing = spec.actions.zeros(1)
-    step: Step | None = None
-    begun = False
-    partial = False  # whether the unroll has an entry that none before it has
-    for step, action in replay.steps(spec.frame_stack - 1, on_game):
-        if not begun:
-            begun = True
-            writer.write_reset(step)
-            writer.set_start_state([])
-            continue
-        taken = nothing if action is None else np.array([action], np.int32)
-        partial = not writer.write(step, taken, [])
-        if not partial:
-            yield from writer.take_unrolls()
-            writer.set_start_state([])
-    while partial and step:
-        no, yes = np.array([False]), np.array([True])
-        step = step._replace(reward=np.zeros(1, np.float32), terminated=no, truncated=no, first=yes)
-        partial = not writer.write(step, nothing, [])
-        if not partial:
-            yield from writer.take_unrolls()
+    steps = (
+        (step, None if action is None else np.array([action], np.int32))
+        for step, action in replay.steps(spec.frame_stack - 1, on_game)
+    )
+    return recording.cut(steps, spec, unroll)
 
 
 def _steps(
