@@ -173,7 +173,8 @@ class RunSettings:
         "", group="Run", own=True, bare="wandb",
         text="Send rows, settings and files to a tracker as well: without a value to Weights & "
              "Biases, which needs the package wandb and an account (none with WANDB_MODE=offline "
-             "in the environment); or to a class of yours, given as my_package.MyTracker.")
+             "in the environment); to trackio or mlflow, whose packages set-up does not install "
+             "either; or to a class of yours, given as my_package.MyTracker.")
     track_tags: str = flag(
         "", group="Run", own=True, only_with=with_flag("track"),
         text="Tags of the run for its tracker, separated by commas.")
