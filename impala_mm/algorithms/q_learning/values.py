@@ -96,7 +96,7 @@ def chosen(x: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
 
 
 class Best(NamedTuple):
-    """What is measured of the best actions' values, in the unit of rewards."""
+    """Measurements of the best actions' values, in the unit of rewards."""
 
     mean: tf.Tensor  # []: 0 if nothing is live
     largest: tf.Tensor  # []: NaN if nothing is live
