@@ -87,7 +87,7 @@ def of_flag(flag: str) -> str:
 
 _KINDS = {"queue": "queue", "standard": "uniform"}
 _SAMPLED = {"elite_sampling": "elite", "attentive_sampling": "attentive"}
-_DISTANCES = {"cos_dist": "cosine", "kl_div": "kl", "ln_norm": "l2"}
+_DISTANCES = {"cos_dist": "cosine", "kl_div": "kl"}  # ln_norm is the norm of order p
 
 
 def _replay_mix(text: str) -> str:
@@ -104,9 +104,9 @@ def _replay_part(part: dict[str, Any]) -> str:
         kind = _KINDS[part["type"]]
         return f"{kind}:{share}" + (f":{capacity}" if kind != "queue" else "")
     draws = part.get("sample_strategy", "")  # without it, all have the same probability
-    kind, distance = _SAMPLED.get(draws, "elite"), _DISTANCES[part["dist_function"]]
+    kind = _SAMPLED.get(draws, "elite")
     options = {
-        "distance": "l1" if distance == "l2" and part.get("p") == 1 else distance,
+        "distance": _DISTANCES.get(part["dist_function"], f"l{part.get('p', 2)}"),
         "lambda": part.get("lambda_batch_multiplier", 1) if draws else 1,
         "anneal": part.get("alfa_annealing_factor", 1),
     }

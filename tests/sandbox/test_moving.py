@@ -99,7 +99,7 @@ def test_flags_that_are_named_anywhere_on_a_page_exist(page):
     for theirs in _blocks("", page):
         text = text.replace(theirs, "")
     named = set(re.findall(r"(?<![\w-])--(\w[\w-]+)", text))
-    assert len(named) > 15
+    assert len(named) > 10
     mpirun = {"bind-to", "allow-run-as-root"}
     assert named - mpirun <= ALL | Config.OLD_NAMES.keys()
 
@@ -183,4 +183,4 @@ def test_answers_are_as_the_page_has_them(page, capsys):
         command, _, said = each.partition("error: ")
         with pytest.raises(SystemExit):
             command_line.parse(shlex.split(command)[1:], "", Config)
-        assert " ".join(said.split()) in capsys.readouterr().err
+        assert " ".join(said.split()) == " ".join(capsys.readouterr().err.split()[1:])

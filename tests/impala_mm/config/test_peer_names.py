@@ -144,6 +144,7 @@ def test_a_parameter_of_gin_is_answered_by_its_class():
         (["--op_mode=test"], "here it is --mode=test"),
         (["--gin_bindings=JaxDQNAgent.min_replay_history = 64"], "here it is --replay_min: "),
         (["--gin_bindings=Theirs.tea = 64"], "each binding is one, or a line of a file"),
+        (["--run_mode=actor", "--num_envs=4", "--game=Pong"], "--game; here it is --level_name"),
         (["--num_training_tpus=1"], "it has no counterpart here: TPUs are not supported"),
         (["--replay_parameters=teapot"], "here it is --replay: such as"),
     ],
@@ -165,8 +166,8 @@ def test_a_flag_that_does_not_exist_is_answered(typed, said, capsys):
         (
             '[{"type": "custom", "capacity": 1000, "sample_ratio": 0.5, "dist_function":"ln_norm", '
             '"sample_strategy":"elite_sampling", "lambda_batch_multiplier":6, '
-            '"alfa_annealing_factor":1.0}, {"type": "queue", "capacity": 1, "sample_ratio": 0.5}]',
-            "elite:0.5:1000:distance=l2:lambda=6:anneal=1.0:strategy=3,queue:0.5",
+            '"alfa_annealing_factor":2.0}, {"type": "queue", "capacity": 1, "sample_ratio": 0.5}]',
+            "elite:0.5:1000:distance=l2:lambda=6:anneal=2.0:strategy=3,queue:0.5",
         ),
         (
             '[{"type": "queue", "capacity": 1, "sample_ratio": 0.75}, {"type": "custom", '
@@ -176,8 +177,8 @@ def test_a_flag_that_does_not_exist_is_answered(typed, said, capsys):
         ),
         (
             '[{"type": "custom", "capacity": 9, "sample_ratio": 1, "dist_function": "ln_norm", '
-            '"p": 1, "insert_strategy": "elite_insertion", "elite_batch_size": 5}]',
-            "elite:1:9:distance=l1:lambda=1:anneal=1:strategy=3:insertion=elite:compared=5",
+            '"p": 3, "insert_strategy": "elite_insertion", "elite_batch_size": 5}]',
+            "elite:1:9:distance=l3:lambda=1:anneal=1:strategy=3:insertion=elite:compared=5",
         ),
     ],
 )
