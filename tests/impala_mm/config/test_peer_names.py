@@ -144,6 +144,7 @@ def test_a_parameter_of_gin_is_answered_by_its_class():
         (["--op_mode=test"], "here it is --mode=test"),
         (["--gin_bindings=JaxDQNAgent.min_replay_history = 64"], "here it is --replay_min: "),
         (["--gin_bindings=Theirs.tea = 64"], "each binding is one, or a line of a file"),
+        (["--run_mode=actor", "--num_envs=4", "--game=Pong"], "--game; here it is --level_name"),
         (["--num_training_tpus=1"], "it has no counterpart here: TPUs are not supported"),
         (["--replay_parameters=teapot"], "here it is --replay: such as"),
     ],
