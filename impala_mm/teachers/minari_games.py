@@ -97,7 +97,7 @@ def _spaces(level: str, spec: EnvironmentSpec) -> _Spaces:
     alone = _Spaces(None, _space(spec.observation), _action_space(spec.actions.parts))
     try:
         environment = gymnasium.make(level)
-    except gymnasium.error.Error:
+    except Exception:  # gymnasium does not know it, or it is made with arguments
         return alone
     ours, theirs = alone.observations, environment.observation_space
     if not isinstance(ours, spaces.Box) or not isinstance(theirs, spaces.Box):
@@ -245,13 +245,18 @@ def _row(nest: Any, at: int) -> Any:
 def _actions(actions: Any, spec: EnvironmentSpec) -> Any:
     """Return an environment's actions [T, ...] as a policy's."""
     counted = [
-        np.asarray(leaf) - np.reshape(getattr(part, "start", 0), (1, *part.shape))
-        if part.choices
-        else np.asarray(leaf, np.float32)
+        np.asarray(leaf, np.dtype(part.policy_dtype)) - _start(part)
         for part, leaf in zip(spec.actions.leaves, nests.flatten(actions), strict=True)
     ]
     ours = spec.actions.from_environment_units(spec.actions.pack(counted))
     return spec.actions.pack([np.asarray(leaf) for leaf in nests.flatten(ours)])
+
+
+def _start(part: action_parts.Part) -> np.ndarray:
+    """Return the environment's numbers of the choices 0; numbers and decisions begin at 0."""
+    if isinstance(part, action_parts.Discrete | action_parts.MultiDiscrete):
+        return np.reshape(part.start, part.shape).astype(part.policy_dtype)
+    return np.zeros(part.shape, part.policy_dtype)
 
 
 def _observations(name: str, raw: Any, spec: EnvironmentSpec, level: Any) -> Any:

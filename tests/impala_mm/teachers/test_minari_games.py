@@ -31,10 +31,15 @@ class Random:
         return make_entry(self._spec, *fields)
 
     def step(self, entry, state, explore):
-        count, part = len(entry.first), self._spec.actions.parts
-        if self._spec.actions.discrete:
-            return self._random.integers(0, part.n, count).astype(np.int32), state, ()
-        return self._random.uniform(-1, 1, [count, *part.shape]).astype(np.float32), state, ()
+        drawn = [self._draw(part, len(entry.first)) for part in self._spec.actions.leaves]
+        return self._spec.actions.pack(drawn), state, ()
+
+    def _draw(self, part, count):
+        shape = [count, *part.shape]
+        if not part.choices:
+            return self._random.uniform(-1, 1, shape).astype(np.float32)
+        numbers = self._random.integers(0, part.choices, [count, len(part.choices)])
+        return numbers.reshape(shape).astype(np.int32)
 
 
 def _record(level, folder, length=7, games=2, num_envs=2):
@@ -92,20 +97,35 @@ def test_games_of_a_data_set_are_read_once_each_whatever_its_unrolls(tmp_path):
             assert abs(game.reward[-1]) == 1
 
 
-@pytest.mark.parametrize("level", ["catch", "CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
+PLAIN = """
+from sandbox.own_spaces import Panel
+
+class Plain(Panel):
+    def _show(self):
+        return super()._show()[0], {}
+"""
+LEVELS = ["catch", "CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "plain_panel:Plain"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_minari_itself_reads_what_is_exported_and_it_comes_back_equal(level, tmp_path, monkeypatch):
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    (tmp_path / "plain_panel.py").write_text(PLAIN)
+    monkeypatch.syspath_prepend(tmp_path)
     about = _record(level, tmp_path / "games")
     minari_games.main(["export", str(tmp_path / "games"), "test/random-v0"])
     found = minari.load_dataset("test/random-v0")
     assert (found.total_episodes, found.total_steps) == (about.episodes, about.steps)
     for episode in found.iterate_episodes():
         ends = np.stack([episode.terminations, episode.truncations])
-        assert len(episode.observations) == len(episode.rewards) + 1 == len(episode.actions) + 1
+        seen, chosen = (tf.nest.flatten(x)[0] for x in (episode.observations, episode.actions))
+        assert len(seen) == len(episode.rewards) + 1 == len(chosen) + 1
         assert not ends[:, :-1].any()
         assert ends[:, -1].sum() == 1
-        assert all(found.action_space.contains(action) for action in episode.actions)
+        for t in range(len(episode)):
+            action = tf.nest.map_structure(lambda x, t=t: x[t], episode.actions)
+            assert found.action_space.contains(action)
     again = minari_games.import_games("test/random-v0", tmp_path / "again", level_name=level)
     assert (again.steps, again.episodes) == (about.steps, about.episodes)
     assert again.mean_return == pytest.approx(about.mean_return)
