@@ -83,6 +83,9 @@ class Algorithm:
     # forbids. Environments that offer masks are refused for other algorithms. `parts.masking` has
     # what it takes.
     masks: bool = False
+    # Whether an environment explores less, the larger its number is: a student's score is then that
+    # of the games of the last quarter of them.
+    explores_less_by_number: bool = False
     # A sentence for the user, which the learner prints at the start.
     note: str = ""
     # The name of the network, which a resumed run must share, such as `networks.chosen_name`

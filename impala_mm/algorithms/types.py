@@ -87,4 +87,6 @@ class Context(NamedTuple):
 
     frames: tf.Tensor  # float32 []: environment frames that all learners together trained on
     total: tf.Tensor  # float32 []: environment frames at which the run ends
-    episode_return: tf.Tensor  # float32 []: mean raw return of 100 games; NaN before the 100th
+    # float32 []: mean raw return of the last 100 games, or of the last 25 that explored least where
+    # environments explore differently (`Algorithm.explores_less_by_number`); NaN before.
+    episode_return: tf.Tensor

@@ -153,6 +153,11 @@ class RunSettings:
         20, group="Run", infinite=True, least=0.1, own=True,
         text="Largest size in MiB of each process's log in the run's folder. A log that reaches "
              "it is renamed to LOG.1, which replaces an earlier LOG.1, and a new log is started.")
+    log_games: bool = flag(
+        False, group="Run", own=True,
+        text="Write a line for each complete game to games.jsonl in the run's folder: its return, "
+             "length, level, actor, environment and policy. The file grows by some 150 bytes a "
+             "game and is never cut; it is written every 2 s, by rank 0 for all learners.")
     on_event: str = flag(
         "", group="Run", own=True,
         text="Shell command that rank 0 runs, without waiting for it, at each of four events: a "
@@ -169,7 +174,8 @@ class RunSettings:
         "", group="Run", own=True, bare="wandb",
         text="Send rows, settings and files to a tracker as well: without a value to Weights & "
              "Biases, which needs the package wandb and an account (none with WANDB_MODE=offline "
-             "in the environment); or to a class of yours, given as my_package.MyTracker.")
+             "in the environment); to trackio or mlflow, whose packages set-up does not install "
+             "either; or to a class of yours, given as my_package.MyTracker.")
     track_tags: str = flag(
         "", group="Run", own=True, only_with=with_flag("track"),
         text="Tags of the run for its tracker, separated by commas.")

@@ -27,7 +27,7 @@ from impala_mm.data.trajectory import Batch
 from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed.group import LearnerGroup, check_variables
 from impala_mm.learner import phases
-from impala_mm.learner.lockstep import AgreedStep, Lockstep
+from impala_mm.learner.lockstep import AgreedStep, Lockstep, MeanReturns
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.sources.batch_source import BatchSource, Composition
 from impala_mm.learner.train_step import StepResult, TrainStep, UpdateProfiler
@@ -136,7 +136,7 @@ class Learner(threading.Thread):
                 if self.group.size == 1 and self._lockstep.takes_save():
                     self.save_own_state()
                 continue
-            if agreed.batch is None or self._reaches_limit(agreed.episode_return):
+            if agreed.batch is None or self._reaches_limit(agreed.returns.of_all):
                 return agreed.failed
             self._step(agreed, agreed.batch)
             if agreed.saves:
@@ -165,7 +165,11 @@ class Learner(threading.Thread):
             train_step = self._offline_step if offline else self._train_step
             assert train_step
             result = train_step(
-                batch, self.frames, self.limits.frames, agreed.episode_return, self.updates
+                batch,
+                self.frames,
+                self.limits.frames,
+                agreed.returns.least_exploring,
+                self.updates,
             )
             self.variables_complete = True
             self.updated_at = time.monotonic()
@@ -220,15 +224,15 @@ class Learner(threading.Thread):
 
     # -- what the main thread calls and reads
 
-    def prepare_training(self, mean_return: Callable[[], float]) -> None:
+    def prepare_training(self, mean_returns: Callable[[], MeanReturns]) -> None:
         """Publish the first parameters; afterwards the thread can be started, or `run` called.
 
-        `mean_return` is called on rank 0.
+        `mean_returns` is called on rank 0.
         """
         self._publish(self._layout.values())
         overlap = self.algorithm.unroll.overlap
         self._lockstep = Lockstep(
-            self._source, self.group, overlap, mean_return, self._begin_update
+            self._source, self.group, overlap, mean_returns, self._begin_update
         )
         if self._asked_to_end.is_set():
             self._lockstep.stop()

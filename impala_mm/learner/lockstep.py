@@ -27,13 +27,24 @@ from impala_mm.learner.sources.batch_source import BatchSource
 from impala_mm.runtime import lifecycle
 
 
+class MeanReturns(NamedTuple):
+    """Mean raw returns of the newest games; NaN before they are known."""
+
+    of_all: float
+    # Of environments that explore least, where they differ by their numbers; else of all.
+    least_exploring: float
+
+
+UNKNOWN = MeanReturns(math.nan, math.nan)
+
+
 class AgreedStep(NamedTuple):
     """One step that all learners make."""
 
     batch: Batch | None  # this learner's batch; None if all learners stop instead
     steps: int  # environment steps played in the batches of all learners
     own_steps: int  # environment steps played in this learner's batch
-    episode_return: float  # rank 0's mean raw return; NaN before it is known
+    returns: MeanReturns  # rank 0's
     ready: float  # time.monotonic() when this learner had its batch
     saves: bool = False  # all learners save their own states after this step
     failed: bool = False  # a learner stops the others because its source failed
@@ -47,12 +58,12 @@ class Lockstep:
         source: BatchSource,
         group: LearnerGroup,
         overlap: int,
-        mean_return: Callable[[], float],
+        mean_returns: Callable[[], MeanReturns],
         has_batch: Callable[[], None] = lambda: None,
     ):
         """Agree on steps; `has_batch` is called whenever the source has returned a batch."""
         self._source, self._group, self._overlap = source, group, overlap
-        self._mean_return = mean_return  # called on rank 0
+        self._mean_returns = mean_returns  # called on rank 0
         self._has_batch = has_batch
         self._stopping, self._saving = threading.Event(), threading.Event()
         self._agreed: queue.Queue[AgreedStep] = queue.Queue(maxsize=1)
@@ -90,12 +101,12 @@ class Lockstep:
         # Called even when stopping, since it raises the source's failure.
         batch = self._source.next(0.0 if stops else timeout)
         if stops:
-            return AgreedStep(None, 0, 0, math.nan, time.monotonic())
+            return AgreedStep(None, 0, 0, UNKNOWN, time.monotonic())
         if batch is None:
             return None
         steps = self._take(batch)
-        mean_return = self._mean_return()
-        return AgreedStep(batch, steps, steps, mean_return, time.monotonic(), self.takes_save())
+        returns = self._mean_returns()
+        return AgreedStep(batch, steps, steps, returns, time.monotonic(), self.takes_save())
 
     def takes_save(self) -> bool:
         """Return whether a save was requested, once for each request."""
@@ -118,12 +129,10 @@ class Lockstep:
         """Wait for a batch, and return the step once all learners have one."""
         batch, own_steps = self._next_batch()
         self.ready = ready = time.monotonic()
-        mean_return = self._mean_return() if self._group.rank == 0 else math.nan
         own = [
             batch is None,
             own_steps,
-            not math.isnan(mean_return),
-            0.0 if math.isnan(mean_return) else mean_return,
+            *(self._mean_returns() if self._group.rank == 0 else (0.0, 0.0)),
             self.takes_save(),
             self._failure is not None,
         ]
@@ -131,13 +140,13 @@ class Lockstep:
             total = self._group.sum(tf.constant(own, tf.float64), "lockstep")
         except BaseException as error:  # a learner is unreachable
             self._failure = self._failure or error
-            return AgreedStep(None, 0, 0, math.nan, ready)
-        stopping, steps, is_known, episode_return, saves, failed = total.numpy().tolist()
+            return AgreedStep(None, 0, 0, UNKNOWN, ready)
+        stopping, steps, of_all, least_exploring, saves, failed = total.numpy().tolist()
         return AgreedStep(
             batch=None if stopping else batch,
             steps=round(steps),
             own_steps=own_steps,
-            episode_return=episode_return if is_known else math.nan,
+            returns=MeanReturns(of_all, least_exploring),
             ready=ready,
             saves=bool(saves),
             failed=bool(failed),

@@ -219,7 +219,7 @@ class LearnerMonitor:
         learner, status = self._learner, self.status
         exchange = ReportExchange(status.group, status.report, status.receive)
         self._begin()
-        learner.prepare_training(status.mean_return)
+        learner.prepare_training(status.mean_returns)
         learner.start()
         status.reported_at = time.monotonic()
         exchange.start()
@@ -233,7 +233,7 @@ class LearnerMonitor:
     def run_here(self) -> dict[str, Any]:
         """Train in this thread; return the last row. The source of batches calls `look_alone`."""
         self._begin()
-        self._learner.prepare_training(self.status.mean_return)
+        self._learner.prepare_training(self.status.mean_returns)
         self._learner.run()
         return self._end()
 

@@ -13,6 +13,7 @@ from impala_mm.distributed.group import VariablesDiffer
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.learner.learner import Learner
 from impala_mm.learner.learner_reports import EndlessUpdate, LearnerReport, SilentLearners
+from impala_mm.learner.lockstep import MeanReturns
 from impala_mm.learner.train_step import NotFinite, NothingCompiled
 from impala_mm.records.host_use import HostUse
 from impala_mm.records.metrics import Meter, MetricsAggregator
@@ -39,7 +40,9 @@ class RunStatus:
         self.learner, self.say, self._silent = learner, say, silent
         self.config, self.group, self.server = learner.config, learner.group, learner.server
         self.aggregator = MetricsAggregator(
-            {name: spec.scores for name, spec in levels.items()}, self.group.size
+            {name: spec.scores for name, spec in levels.items()},
+            self.group.size,
+            keeps_games=self.config.log_games and self.group.rank == 0,
         )
         self.heartbeat = heartbeat.of_learner()
         self.reports: list[LearnerReport] = []  # by rank
@@ -158,13 +161,15 @@ class RunStatus:
             counts["idle_cores"] = max(idle)
         return counts
 
-    def mean_return(self) -> float:
-        """Return rank 0's mean return, which no longer changes once it ends the run."""
+    def mean_returns(self) -> MeanReturns:
+        """Return rank 0's mean returns, which no longer change once they end the run."""
         self.aggregator.collect(0, self.learner.meter)
-        mean_return = self.aggregator.mean_return()
-        if mean_return >= self.learner.limits.episode_return:
+        mean = least_exploring = self.aggregator.mean_return()
+        if self.learner.algorithm.explores_less_by_number:
+            least_exploring = self.aggregator.mean_return_of_last_quarter()
+        if mean >= self.learner.limits.episode_return:
             self.aggregator.close()
-        return mean_return
+        return MeanReturns(mean, least_exploring)
 
     def begin_time(self) -> None:
         """Begin to count this start's seconds after those that are known."""

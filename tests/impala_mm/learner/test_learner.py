@@ -17,7 +17,7 @@ from impala_mm.data.variables import ParameterLayout, Variables
 from impala_mm.distributed import group
 from impala_mm.environments.make import make_environments
 from impala_mm.learner.learner import Learner, RunLimits, between_updates, root_message
-from impala_mm.learner.lockstep import AgreedStep
+from impala_mm.learner.lockstep import UNKNOWN, AgreedStep
 from impala_mm.learner.sources.batch_source import RECORDED, BatchSource, Composition
 from impala_mm.learner.train_step import GradientNotFinite, UpdateProfiler
 
@@ -44,7 +44,7 @@ def _learner(config, algorithm, published, folder):
 
 ONES = tf.ones([2])
 BATCH = Batch(Entry(*[ONES] * len(Entry._fields)), (), *[ONES] * 3, ONES > 0)
-AGREED = AgreedStep(BATCH, 2, 2, 0.0, 0.0)
+AGREED = AgreedStep(BATCH, 2, 2, UNKNOWN, 0.0)
 
 
 @pytest.mark.parametrize("repairs", [False, True])
@@ -66,7 +66,7 @@ def test_what_is_published_is_what_the_variables_are_after_update_and_repair(
     monkeypatch.setattr("impala_mm.learner.learner.check_variables", check)
     published = []
     learner = _learner(config, algorithm, published, tmp_path)
-    learner._step(AgreedStep(batch, 6, 6, 0.0, 0.0), batch)
+    learner._step(AgreedStep(batch, 6, 6, UNKNOWN, 0.0), batch)
     ((version, packed, values),) = published
     assert version == 1
     assert packed == b"".join(variable.numpy().tobytes() for variable in acting)
@@ -114,7 +114,7 @@ def test_a_learner_alone_saves_its_own_state_while_no_batch_comes(tmp_path, monk
     learner.group, saved = group.SingleLearner(), []
     monkeypatch.setattr(learner, "save_own_state", lambda: saved.append(learner.updates))
     asked = [True, False]
-    end = AgreedStep(None, 0, 0, 0.0, 0.0)
+    end = AgreedStep(None, 0, 0, UNKNOWN, 0.0)
     learner._lockstep = SimpleNamespace(
         next=lambda timeout: None if asked else end, takes_save=asked.pop, ready=0.0
     )

@@ -13,7 +13,7 @@ from supervising import until
 
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.group import SingleLearner
-from impala_mm.learner.lockstep import Lockstep
+from impala_mm.learner.lockstep import UNKNOWN, Lockstep, MeanReturns
 from impala_mm.learner.sources.batch_source import BatchSource
 
 T, B = 4, 3
@@ -48,9 +48,9 @@ class Two:
     """The locksteps of two learners."""
 
     def __init__(self):
-        meeting, self.known = Meeting(2), 12.5
+        meeting, self.known = Meeting(2), MeanReturns(12.5, 13.5)
         self.sources = [Source(), Source()]
-        returns = [lambda: self.known, lambda: 99.0]  # only rank 0's is used
+        returns = [lambda: self.known, lambda: MeanReturns(99.0, 99.0)]  # only rank 0's is used
         self.steps = [
             Lockstep(self.sources[r], InThreads(r, meeting), 1, returns[r]) for r in range(2)
         ]
@@ -79,12 +79,12 @@ def test_a_step_counts_the_steps_of_all_learners_but_no_resets_and_no_padding(tw
     assert (right.steps, right.own_steps) == (T * B * 2 - 2, T * B)
     assert left.batch is not None
     assert right.batch is not None
-    assert left.episode_return == right.episode_return == 12.5
-    two.known = math.nan
+    assert left.returns == right.returns == (12.5, 13.5)
+    two.known = UNKNOWN
     two.give(_batch(weight=0.0), _batch())
     for turn in two.next():
         assert turn.steps == T * B
-        assert math.isnan(turn.episode_return)
+        assert all(math.isnan(x) for x in turn.returns)
 
 
 def test_replayed_columns_do_not_count_and_weights_in_the_loss_change_nothing(two):
@@ -145,17 +145,17 @@ def test_the_next_batch_is_asked_for_when_the_last_was_taken_and_no_earlier(two)
 def test_who_is_alone_waits_for_its_own_batch_and_stops_at_once():
     source, mine = Source(), threading.current_thread()
 
-    def mean_return():
+    def mean_returns():
         assert threading.current_thread() is mine, "a thread between them would only cost time"
-        return 12.5
+        return MeanReturns(12.5, 13.5)
 
-    step = Lockstep(source, SingleLearner(), 1, mean_return)
+    step = Lockstep(source, SingleLearner(), 1, mean_returns)
     assert step.next(timeout=0.05) is None
     begin = time.monotonic()
     source.batches.put(_batch(resets=2))
     turn = step.next(timeout=60)
     assert turn.batch is not None
-    assert (turn.steps, turn.own_steps, turn.episode_return) == (T * B - 2, T * B - 2, 12.5)
+    assert (turn.steps, turn.own_steps, turn.returns) == (T * B - 2, T * B - 2, (12.5, 13.5))
     assert turn.ready >= begin
     source.batches.put(ValueError("cut short"))
     step.stop()

@@ -1,5 +1,6 @@
 """Rows of metrics: shares of the learner's time, and the bottleneck that follows from them."""
 
+import math
 import threading
 from types import SimpleNamespace
 
@@ -174,6 +175,17 @@ def test_games_that_come_after_those_that_ended_the_run_count_no_more():
     assert tally.row(0, 0)["episode_return"] == 1
 
 
+def test_games_of_all_learners_are_kept_until_they_are_taken():
+    tally = metrics.MetricsAggregator({"catch": None}, learners=2, keeps_games=True)
+    for rank in range(2):
+        meter, rows = metrics.Meter(), to_rows([Episode(0, True, 1.0, 9), Episode(1, False, 2, 3)])
+        meter.add_episodes(ReportedEpisodes("catch", 3 + rank, 7, rows, environments=4))
+        tally.merge(rank, meter.take_reading())
+    played = {"level": "catch", "return": 1.0, "length": 9, "environment": 0, "policy_version": 7}
+    assert tally.take_games() == [played | {"actor": 3}, played | {"actor": 4}]
+    assert tally.take_games() == []
+
+
 def test_what_came_before_the_first_update_is_forgotten_even_where_it_was_passed_on():
     """Readings are taken every second, rows are written every two."""
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
@@ -254,3 +266,16 @@ def test_games_stay_in_their_order_whichever_threads_collect_them():
     for thread in threads:
         thread.join(20)
     assert tally.mean_return() == pytest.approx(1.01), "the oldest of 101 games is left out"
+
+
+def test_the_last_quarter_of_the_environments_is_the_one_that_explores_least():
+    tally, meter = metrics.MetricsAggregator({"catch": None}), metrics.Meter()
+    for number in range(8):  # the return of a game is the number of its environment
+        rows = to_rows([Episode(number, 1, float(number), 9)] * 12)
+        meter.add_episodes(ReportedEpisodes("catch", 0, 0, rows, environments=8))
+    tally.collect(0, meter)
+    assert math.isnan(tally.mean_return_of_last_quarter()), "24 games are not 25"
+    rows = to_rows([Episode(7, 1, 32.5, 9), Episode(5, 1, -99.0, 9), Episode(7, 0, -99.0, 9)])
+    meter.add_episodes(ReportedEpisodes("catch", 0, 0, rows, environments=8))
+    tally.collect(0, meter)
+    assert tally.mean_return_of_last_quarter() == (12 * 6 + 12 * 7 + 32.5) / 25

@@ -12,7 +12,7 @@ from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.distributed.group import SingleLearner
-from impala_mm.learner.lockstep import Lockstep
+from impala_mm.learner.lockstep import UNKNOWN, Lockstep
 from impala_mm.learner.sources import replay
 from impala_mm.learner.sources.batch_source import UnrollQueue
 from impala_mm.learner.sources.own import OwnSource
@@ -71,7 +71,7 @@ def test_stored_bytes_that_are_no_unroll_are_refused_by_the_files_to_delete():
 def test_steps_that_are_only_stored_count_as_played():
     queue, source = _source(_config("uniform:1:100", replay_ratio=2.0, replay_min=3))
     _put(queue, *range(3))
-    lockstep = Lockstep(source, SingleLearner(), 1, lambda: float("nan"))
+    lockstep = Lockstep(source, SingleLearner(), 1, lambda: UNKNOWN)
     assert lockstep.next(20).steps == 3 * LENGTH
     queue.close()
     assert source.metrics()["replay_unrolls/uniform"] == 3
