@@ -99,7 +99,7 @@ def write_onnx(policy: PolicyCore, folder: Path) -> None:
 
 
 class _Collecting(logging.Handler):
-    """What keeps the errors of a log in a list."""
+    """The errors of a log, in a list."""
 
     def __init__(self, said: list[logging.LogRecord]):
         super().__init__(logging.ERROR)

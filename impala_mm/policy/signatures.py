@@ -131,7 +131,7 @@ def _trace(function: Callable[..., Named], specs: dict[str, tf.TensorSpec]) -> S
 
 
 class Guide(NamedTuple):
-    """What README.txt and example.py say of one format."""
+    """The texts of README.txt and example.py that depend on the format."""
 
     holds: str  # what the folder holds, as a noun
     needs: str  # what must be installed
