@@ -3,6 +3,7 @@
 impala-mm --level_name=CartPole-v1              experiment.py
 impala-mm-cluster --workers_csv_path=FILE       run_experiment_mm_raw.py
 impala-mm results plot runs/FOLDER              curves, reports and comparisons of runs
+impala-mm card runs/FOLDER MODEL                the folder of a model that a hub shows
 impala-mm docs                                  prints the folder of the pages and their examples
 impala-mm docs --open                           opens the pages in a browser, as a site
 impala-mm install-horovod                       builds Horovod for several learners
@@ -42,7 +43,7 @@ _SET_UP = {
 
 
 def run_impala_mm() -> NoReturn:
-    """Run experiment.py, what shows results, print the pages' folder, or run a set-up program."""
+    """Run experiment.py or another command, or print the pages' folder."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if sys.argv[1:] == ["docs"]:
         print(_PROJECT)
@@ -50,19 +51,21 @@ def run_impala_mm() -> NoReturn:
     if sys.argv[1:] == ["docs", "--open"]:
         sys.exit(_open_site())
     if name == "results":
-        _run(_PROJECT / "sandbox" / "results", sys.argv[2:])
+        _run([str(_PROJECT / "sandbox" / "results")], sys.argv[2:])
+    if name == "card":
+        _run(["-m", "impala_mm.jobs.card"], sys.argv[2:])
     if name not in _SET_UP:
-        _run(_FOLDER / "experiment.py", sys.argv[1:])
+        _run([str(_FOLDER / "experiment.py")], sys.argv[1:])
     program = _SET_UP[name]
     if missing := [each for each in program.modules if not importlib.util.find_spec(each)]:
         installs = f"pip install 'impala_mm[{program.extras}]'"
         sys.exit(f"error: {name} needs {' and '.join(missing)}: {installs}")
-    _run(_PROJECT / program.file, sys.argv[2:])
+    _run([str(_PROJECT / program.file)], sys.argv[2:])
 
 
 def run_impala_mm_cluster() -> NoReturn:
     """Run run_experiment_mm_raw.py."""
-    _run(_FOLDER / "run_experiment_mm_raw.py", sys.argv[1:])
+    _run([str(_FOLDER / "run_experiment_mm_raw.py")], sys.argv[1:])
 
 
 def _open_site() -> str | None:
@@ -79,6 +82,6 @@ def _open_site() -> str | None:
     return None
 
 
-def _run(program: Path, arguments: list[str]) -> NoReturn:
+def _run(program: list[str], arguments: list[str]) -> NoReturn:
     os.environ[COMMANDS_VARIABLE] = "yes"
-    os.execv(sys.executable, [sys.executable, str(program), *arguments])
+    os.execv(sys.executable, [sys.executable, *program, *arguments])

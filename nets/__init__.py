@@ -11,6 +11,7 @@ from nets.registry import NETWORKS, register
 
 if TYPE_CHECKING:
     from nets.agents import auto, make
+    from nets.gru import GRU
     from nets.lstm import LSTM
     from nets.network import (
         Actions,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "agents": ["auto", "make"],
+    "gru": ["GRU"],
     "lstm": ["LSTM"],
     "network": "Actions Core Network Separate SeparateFeatures State Torso Unsuitable".split(),
     "torsos": ["ACTIVATIONS", "MLP", "Style"],
@@ -34,6 +36,7 @@ _FOUND_IN = {name: module for module, names in _MODULES.items() for name in name
 
 __all__ = [
     "ACTIVATIONS",
+    "GRU",
     "LSTM",
     "MLP",
     "NETWORKS",

@@ -5,8 +5,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import sonnet as snt
 import tensorflow as tf
 
+from nets.gru import GRU
 from nets.lstm import LSTM
 from nets.network import Actions, Choice, Core, Network, Torso, Unsuitable
 from nets.registry import NETWORKS
@@ -34,7 +36,7 @@ def make(
     `features` such as `EnvironmentSpec.actions`. The network sees the newest
     `frame_stack` observations at once, joined along their last axis. `precision` (float32 or
     bfloat16) is that of the torso's computations; variables, core and features are float32.
-    `style` has the sizes and layers of its MLPs and LSTM. `mean` is that of all observations, a
+    `style` has the sizes and layers of its torso and core. `mean` is that of all observations, a
     nest of float32, which is subtracted from images of bytes.
 
     Unsuitable is raised if no network has the name, or if it cannot read such observations, or has
@@ -77,16 +79,20 @@ def _refuse_without_effect(
     name: str, torso: Torso, core: Core | None, style: Style, usual: Style
 ) -> None:
     """Raise Unsuitable if the style chooses something that the network does not have."""
-    has_mlp = any(isinstance(module, MLP) for module in (torso, *torso.submodules))
+    modules = (torso, *torso.submodules)
     # Noise is not refused: the algorithm's heads may be noisy, too.
     usual = usual._replace(noise_scale=style.noise_scale)
     for field, default, chosen in zip(Style._fields, usual, style, strict=True):
-        of_lstm = field == "lstm_size"
-        if chosen != default and not (isinstance(core, LSTM) if of_lstm else has_mlp):
-            raise Unsuitable(
-                f"{name} has no {'LSTM' if of_lstm else 'MLP for such observations'}, so {field} "
-                "would have no effect: leave it out"
-            )
+        if chosen == default:
+            continue
+        if field == "lstm_size":
+            part, there = "LSTM or GRU", isinstance(core, LSTM | GRU)
+        elif field in {"conv_factor", "conv_units"}:
+            part, there = "convolutions", any(isinstance(m, snt.Conv2D) for m in modules)
+        else:
+            part, there = "MLP for such observations", any(isinstance(m, MLP) for m in modules)
+        if not there:
+            raise Unsuitable(f"{name} has no {part}, so {field} would have no effect: leave it out")
 
 
 def mlp(style: Style) -> Parts:
@@ -97,7 +103,7 @@ def mlp(style: Style) -> Parts:
 def simple(style: Style, padding: str = "VALID") -> Parts:
     """Return the network of DQN's second paper."""
     layers = [Layer(32, 8, 4), Layer(64, 4, 2), Layer(64, 3, 1)]
-    return Conv(layers, 512, padding, style.noise_scale), None
+    return Conv(layers, 512, padding, style), None
 
 
 def simple_same(style: Style) -> Parts:
@@ -107,25 +113,28 @@ def simple_same(style: Style) -> Parts:
 
 def shallow(style: Style) -> Parts:
     """Return the network of DQN's first paper, the shallow one of IMPALA's: cheap, for Atari."""
-    return Conv([Layer(16, 8, 4), Layer(32, 4, 2)], 256, noise_scale=style.noise_scale), None
+    return Conv([Layer(16, 8, 4), Layer(32, 4, 2)], 256, style=style), None
 
 
 def small(style: Style) -> Parts:
     """Return a network for images of fewer than 36 pixels, whose single pixels matter."""
-    return Conv([Layer(16, 3, 1), Layer(32, 3, 2)], 128, "SAME", style.noise_scale), None
+    return Conv([Layer(16, 3, 1), Layer(32, 3, 2)], 128, "SAME", style), None
 
 
-def resnet_lstm(style: Style) -> Parts:
-    """Return the deep network of IMPALA's paper."""
-    return ResNet(style.noise_scale), LSTM(style.lstm_size or 256)
+def resnet(style: Style) -> Parts:
+    """Return the deep network of IMPALA's paper, without its memory."""
+    return ResNet(style), None
 
 
-def _with_lstm(network: Callable[[Style], Parts], size: int = 256) -> Callable[[Style], Parts]:
-    """Return a network's function with an LSTM of so many units, if the style has no other size."""
-    return lambda style: (network(style)[0], LSTM(style.lstm_size or size))
+def _with_core(
+    network: Callable[[Style], Parts], core: Callable[[int], Core], size: int = 256
+) -> Callable[[Style], Parts]:
+    """Return a network's function with a core of so many units, if the style has no other size."""
+    return lambda style: (network(style)[0], core(style.lstm_size or size))
 
 
-mlp_lstm = _with_lstm(mlp, 64)
-simple_lstm = _with_lstm(simple, 512)
-shallow_lstm = _with_lstm(shallow)
-small_lstm = _with_lstm(small)
+mlp_lstm, mlp_gru = (_with_core(mlp, core, 64) for core in (LSTM, GRU))
+simple_lstm, simple_gru = (_with_core(simple, core, 512) for core in (LSTM, GRU))
+shallow_lstm, shallow_gru = (_with_core(shallow, core) for core in (LSTM, GRU))
+small_lstm, small_gru = (_with_core(small, core) for core in (LSTM, GRU))
+resnet_lstm, resnet_gru = (_with_core(resnet, core) for core in (LSTM, GRU))

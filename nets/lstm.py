@@ -50,7 +50,7 @@ class LSTM(snt.Module):
 
     def step(self, inputs: tf.Tensor, first: tf.Tensor, state: State) -> tuple[tf.Tensor, State]:
         """Return (features [B, H], state) after reading inputs [B, I]; `first` is bool [B]."""
-        hidden, cell = (_restart(first[:, None], part) for part in state)
+        hidden, cell = (restart(first[:, None], part) for part in state)
         hidden, cell, _ = advance(self.read(inputs) + self.recall(hidden), cell)
         return hidden, State(hidden, cell)
 
@@ -83,7 +83,8 @@ def _remember_at_first(shape: list[int], dtype: tf.DType) -> tf.Tensor:
     return tf.concat([tf.zeros(size, dtype), tf.ones(size, dtype), tf.zeros(2 * size, dtype)], 0)
 
 
-def _restart(first: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+def restart(first: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    """Return a part of the state with zeros where `first` is true."""
     # Not a product with 0, which would keep a NaN or infinity in the next episode's state.
     return tf.where(first, 0.0, part)
 
@@ -98,12 +99,12 @@ def _unroll(
     recurrent weights, `first` is [T, B, 1], and `hidden` and `cell` are the state before entry 0.
     """
     length = tf.shape(gates)[0]
-    gates_array, first_array = _entries(gates), _entries(first)
+    gates_array, first_array = entries_of(gates), entries_of(first)
 
     def forward(t: Any, hidden: Any, cell: Any, hiddens: Any, cells: Any, opened: Any) -> Any:
         restarts = first_array.read(t)
-        recalled = tf.matmul(_restart(restarts, hidden), recall)
-        hidden, cell, now = advance(gates_array.read(t) + recalled, _restart(restarts, cell))
+        recalled = tf.matmul(restart(restarts, hidden), recall)
+        hidden, cell, now = advance(gates_array.read(t) + recalled, restart(restarts, cell))
         return (
             t + 1,
             hidden,
@@ -121,8 +122,8 @@ def _unroll(
 
     def gradient(d_hiddens: tf.Tensor, d_last: tf.Tensor) -> tuple[Any, ...]:
         size = cells.shape[-1]
-        hidden_before = _restart(first, tf.concat([hidden[None], hiddens[:-1]], axis=0))
-        cell_before = _restart(first, tf.concat([cell[None], cells[:-1]], axis=0))
+        hidden_before = restart(first, tf.concat([hidden[None], hiddens[:-1]], axis=0))
+        cell_before = restart(first, tf.concat([cell[None], cells[:-1]], axis=0))
         i, f, o, candidate = tf.split(opened, 4, axis=-1)
         squashed = tf.tanh(cells)
         # Derivatives of an entry's cell and hidden state with respect to its gates and cell.
@@ -136,15 +137,15 @@ def _unroll(
             axis=-1,
         )
         hidden_to_cell = o * (1 - squashed**2)
-        kept = _restart(first, f)
-        inputs = [_entries(x) for x in (d_hiddens, hidden_to_cell, slopes, kept, first)]
+        kept = restart(first, f)
+        inputs = [entries_of(x) for x in (d_hiddens, hidden_to_cell, slopes, kept, first)]
 
         def backward(t: Any, d_hidden: Any, d_cell: Any, d_gates: Any) -> Any:
             d_output, to_cell, slope, keep, restarts = (array.read(t) for array in inputs)
             d_hidden += d_output
             d_cell += d_hidden * to_cell
             now = tf.concat([d_cell, d_cell, d_hidden, d_cell], axis=-1) * slope
-            d_before = _restart(restarts, tf.matmul(now, recall, transpose_b=True))
+            d_before = restart(restarts, tf.matmul(now, recall, transpose_b=True))
             return t - 1, d_before, d_cell * keep, d_gates.write(t, now)
 
         _, d_hidden, d_cell, array = tf.while_loop(
@@ -164,7 +165,7 @@ def _unroll(
     return (hiddens, last), gradient
 
 
-def _entries(x: tf.Tensor) -> tf.TensorArray:
+def entries_of(x: tf.Tensor) -> tf.TensorArray:
     """Return [T, ...] as an array to be read entry by entry.
 
     With slices instead, each entry's gradient would be a copy of all T entries.

@@ -15,14 +15,20 @@ NETWORKS: Registry[Callable[..., tuple[Any, Any]]] = Registry(
     {
         "SimpleConvNetAgent": "nets.agents:simple",
         "SimpleConvNetLSTMAgent": "nets.agents:simple_lstm",
+        "SimpleConvNetGRUAgent": "nets.agents:simple_gru",
         "SimpleConvNetSameAgent": "nets.agents:simple_same",
+        "ResNetAgent": "nets.agents:resnet",
         "ResNetLSTMAgent": "nets.agents:resnet_lstm",
+        "ResNetGRUAgent": "nets.agents:resnet_gru",
         "ShallowConvAgent": "nets.agents:shallow",
         "ShallowConvLSTMAgent": "nets.agents:shallow_lstm",
+        "ShallowConvGRUAgent": "nets.agents:shallow_gru",
         "SmallConvAgent": "nets.agents:small",
         "SmallConvLSTMAgent": "nets.agents:small_lstm",
+        "SmallConvGRUAgent": "nets.agents:small_gru",
         "MLPAgent": "nets.agents:mlp",
         "MLPLSTMAgent": "nets.agents:mlp_lstm",
+        "MLPGRUAgent": "nets.agents:mlp_gru",
     },
 )
 register = NETWORKS.register

@@ -20,7 +20,7 @@ ACTIVATIONS = {
 
 
 class Style(NamedTuple):
-    """The sizes and layers of a network's MLPs and LSTM; convolutions have their own."""
+    """The sizes and layers of a network, where it has such layers."""
 
     mlp_sizes: tuple[int, ...] = (64, 64)  # units of each layer, the first one first
     activation: str = "tanh"  # after each layer of an MLP: one of ACTIVATIONS
@@ -28,9 +28,21 @@ class Style(NamedTuple):
     # Scale of an MLP's initial weights, which are then orthogonal. 0: random numbers of the
     # deviation 1 / sqrt(inputs), truncated at two deviations.
     mlp_init_scale: float = 0.0
-    lstm_size: int = 0  # units; 0: the network's own number
+    lstm_size: int = 0  # units of an LSTM or GRU; 0: the network's own number
     # Initial noise of fully connected layers (see `noisy`); 0: they are not noisy.
     noise_scale: float = 0.0
+    conv_factor: float = 1.0  # of the channels of each convolution
+    # Units of the layer after convolutions; 0: there is none; negative: the network's own number.
+    conv_units: int = -1
+
+    def channels(self, own: int) -> int:
+        """Return the channels of a convolution that by itself has `own` ones."""
+        return max(1, round(self.conv_factor * own))
+
+    def after_convolutions(self, own: int, **options: Any) -> Any:
+        """Return the layer after convolutions that has `own` units by itself; None for none."""
+        units = own if self.conv_units < 0 else self.conv_units
+        return linear(units, self.noise_scale, **options) if units else None
 
 
 DEFAULT = Style()
@@ -75,7 +87,7 @@ class Layer(NamedTuple):
 
 
 class Conv(Torso):
-    """A torso [N, height, width, channels] -> [N, hidden], with a ReLU after each layer.
+    """A torso [N, height, width, channels] -> [N, D], with a ReLU after each layer.
 
     A first layer of kernel 8 and stride 4 equals a layer of kernel 2 and stride 1 over tiles of 4x4
     pixels, with the same weights in another order. So `arrange` cuts frames into tiles: stacking
@@ -83,9 +95,11 @@ class Conv(Torso):
     """
 
     def __init__(
-        self, layers: list[Layer], hidden: int, padding: str = "VALID", noise_scale: float = 0.0
+        self, layers: list[Layer], hidden: int, padding: str = "VALID", style: Style = DEFAULT
     ):
+        """Make these convolutions and a layer of `hidden` units, if the style has no others."""
         super().__init__(name="conv")
+        layers = [layer._replace(channels=style.channels(layer.channels)) for layer in layers]
         self._layers, self._padding = layers, padding
         first = layers[0]
         tiles = padding == "VALID" and first.kernel % first.stride == 0
@@ -95,7 +109,7 @@ class Conv(Torso):
             snt.Conv2D(layer.channels, layer.kernel, layer.stride, padding=padding, w_init=_START)
             for layer in [tiled, *layers[1:]]
         ]
-        self._linear = linear(hidden, noise_scale, w_init=_START)
+        self._linear = style.after_convolutions(hidden, w_init=_START)
 
     @property
     def smallest(self) -> int:
@@ -138,10 +152,11 @@ class Conv(Torso):
         return tf.reshape(image, [-1, down * tile, across * tile, channels])
 
     def __call__(self, image: tf.Tensor) -> tf.Tensor:
-        """Return the features [N, hidden] of images that `arrange` returned."""
+        """Return the features [N, D] of images that `arrange` returned."""
         for convolution in self._convolutions:
             image = tf.nn.relu(convolution(image))
-        return tf.nn.relu(self._linear(snt.flatten(image)))
+        flat = snt.flatten(image)
+        return tf.nn.relu(self._linear(flat)) if self._linear else flat
 
 
 def not_an_image(shape: tuple[int, ...], smallest: int) -> str | None:
@@ -154,22 +169,24 @@ def not_an_image(shape: tuple[int, ...], smallest: int) -> str | None:
 
 
 class ResNet(Torso):
-    """A torso [N, height, width, channels] -> [N, 256], of three sections that halve the size."""
+    """A torso [N, height, width, channels] -> [N, D], of three sections that halve the size."""
 
-    def __init__(self, noise_scale: float = 0.0):
+    def __init__(self, style: Style = DEFAULT):
+        """Make the sections, and a layer of 256 units if the style has no others."""
         super().__init__(name="resnet")
-        self._sections = [_Section(channels) for channels in (16, 32, 32)]
-        self._linear = linear(256, noise_scale)
+        self._sections = [_Section(style.channels(own)) for own in (16, 32, 32)]
+        self._linear = style.after_convolutions(256)
 
     def unsuitable(self, shape: tuple[int, ...]) -> str | None:
         """Return why the torso cannot read observations of this shape, or None if it can."""
         return not_an_image(shape, smallest=1)
 
     def __call__(self, image: tf.Tensor) -> tf.Tensor:
-        """Return the features [N, 256] of images [N, height, width, channels]."""
+        """Return the features [N, D] of images [N, height, width, channels]."""
         for section in self._sections:
             image = section(image)
-        return tf.nn.relu(self._linear(snt.flatten(tf.nn.relu(image))))
+        flat = snt.flatten(tf.nn.relu(image))
+        return tf.nn.relu(self._linear(flat)) if self._linear else flat
 
 
 class _Section(snt.Module):

@@ -23,14 +23,14 @@ class Ranked(Sampler):
         self._errors = np.zeros(self.store.capacity)
 
     def draw(self, number: int, progress: float) -> Draw:
-        """Draw unrolls, and weight them by (count x probability)^-1, at most 1."""
+        """Draw unrolls, and weight them by 1 / (count x probability), at most 10."""
         size = self.store.size
         ranks = np.zeros(size)
         ranks[np.argsort(-self._errors[:size], kind="stable")] = np.arange(1, size + 1)
         chances = ranks ** -self.option("power")
         chances /= chances.sum()
         slots = self.random.choice(size, number, p=chances)
-        weights = np.minimum(1 / (size * chances[slots]), 1.0)
+        weights = np.minimum(1 / (size * chances[slots]), 10.0)
         return Draw(slots, weights.astype(np.float32), {"rank": float(ranks[slots].mean())})
 
     def feedback(self, slots: np.ndarray, priorities: np.ndarray) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ settings.load_profile("ci")
 # The setting of real processes, so that tests compute the same bits as they do.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
+# Workers and the processes that tests start read what one has compiled: images set this variable.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Nearly every module needs TensorFlow; loaded in this way, it takes a quarter less time.
 if "PYTEST_XDIST_WORKER" in os.environ:

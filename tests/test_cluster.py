@@ -152,7 +152,7 @@ def test_the_documented_command_of_the_predecessor_works_unchanged(cluster):
     flags = (
         *(f"--workers_csv_path={csv}", "--seed=1"),
         *("--level_name=BreakoutNoFrameskip-v4", "--agent_name=SimpleConvNetAgent"),
-        *("--num_action_repeats=4", "--batch_size=32", "--unroll_length=20"),
+        *("--num_action_repeats=1", "--batch_size=32", "--unroll_length=20"),
         *("--entropy_cost=0.01", "--learning_rate=0.0006", "--reward_clipping=abs_one"),
         *("--total_environment_frames=200000000", "--gradients_clipping=40.0"),
     )

@@ -64,3 +64,29 @@ def test_a_slurm_script_passes_them_unchanged(tmp_path):
         text=True,
     ).stdout.splitlines()
     assert set(FLAGS) <= set(words)
+
+
+@pytest.mark.slow
+def test_games_in_colours_and_without_lives_are_trained_on_resumed_and_played(tmp_path):
+    """By the network of a replayed algorithm, which stacks what its actor and its replay hold."""
+    logdir = tmp_path / "run"
+    common = (
+        *("--preset=atari-r2d2,atari-sticky", "--level_name=BreakoutNoFrameskip-v4"),
+        *("--grayscale=false", f"--logdir={logdir}", "--num_actors=1", "--num_envs=8"),
+        *("--replay=uniform:1:500", "--replay_ratio=1", "--replay_min=16", "--batch_size=4"),
+    )
+    _run("experiment.py", *common, "--frame_stack=2", "--total_environment_frames=8000")
+    _run("experiment.py", *common, "--frame_stack=2", "--total_environment_frames=12000")
+    rows = [json.loads(line) for line in (logdir / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["frames"] >= 12000
+    ended = [row for row in rows if "shaped_return" in row]
+    assert ended
+    assert all(row["shaped_return"] == row["episode_return"] for row in ended), "games alone end"
+    settings = json.loads((logdir / "settings.json").read_text())
+    assert settings["preset"] == "atari-r2d2,atari-sticky"
+    assert "--frame_stack is 4 here and 2 in" in _run("experiment.py", *common, code=2)
+    result = impala_mm.evaluate(logdir, 2)
+    assert len(result.returns) == 2
+    assert result.options["sticky_actions"] == 0.25
+    said = _run("experiment.py", "--mode=test", f"--logdir={logdir}", "--frame_stack=3", code=2)
+    assert "which was made for 2 frames: give --frame_stack=2" in said

@@ -43,7 +43,8 @@ ALLOWED = {
     # The launcher, in the same order.
     "launcher": "",
     "launcher.supervise": "",
-    "launcher.plan": "supervise hosts.ssh_config impala_mm.config.flags impala_mm.config.messages "
+    "launcher.plan": "supervise hosts.ssh_config impala_mm.config.environment_flags "
+    "impala_mm.config.flags impala_mm.config.messages "
     "impala_mm.config.settings",
     "launcher.hosts": "supervise plan impala_mm.config.messages impala_mm.runtime.timing",
     "launcher.follow": "supervise plan hosts impala_mm.config.flags impala_mm.config.messages "

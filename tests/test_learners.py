@@ -204,6 +204,24 @@ def test_with_balance_the_actors_that_are_left_feed_all_learners_until_one_is_ki
     assert re.search(r"exited on\s+signal 9", learners.printed())
 
 
+def test_learners_by_mpirun_each_with_its_learner_host_and_actors_from_0_train(tmp_path):
+    """As impala_horovod_gym's page on mpirun has it: a worker set for each learner."""
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    common = (*EXPERIMENT, "--level_name=catch", f"--token_file={tmp_path / 'token'}", "--task=0")
+    sets = [(*common, f"--learner_host={address}", "--actor_hosts=b:1") for address in addresses]
+    of_run = [f"--logdir={tmp_path / 'run'}", "--total_environment_frames=2000"]
+    each = [("-np", 1, *command, "--job_name=learner", *of_run) for command in sets]
+    actors = [Process(*command, "--job_name=actor") for command in sets]
+    code, printed = run(*MPIRUN, *each[0], ":", *each[1], limit=200)
+    assert code == 0, printed
+    assert "on 2 learners" in printed
+    row = read_rows(tmp_path / "run")[-1]
+    assert row["frames"] >= 2000
+    assert min(row["steps/learner0"], row["steps/learner1"]) > 0
+    for actor in actors:
+        actor.until(r"the run has 2 learners: .* actors with the same one play the same games")
+
+
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory):
     """Yield a function of a fault that starts two learners with it, each bound to a core.

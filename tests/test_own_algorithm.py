@@ -89,6 +89,7 @@ def td3(here):
         (here / name).write_text((ROOT / "sandbox" / name).read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("td3")
 def test_the_example_with_a_replay_of_steps_is_traced(run):
     flags = ("--algorithm=own_td3", "--validate", "--random_steps=64")

@@ -135,6 +135,7 @@ def test_a_run_may_go_on_from_another_ones_optimizer_and_replay(tmp_path):
     assert int(held[1].replace(",", "")) >= stored > 100, printed
 
 
+@pytest.mark.slow
 def test_data_that_does_not_fit_is_refused_in_a_sentence(tmp_path):
     record_catch(tmp_path / "games", 2, 9)
     flags = (f"--teacher_data={tmp_path / 'games'}", "--offline_updates=3")

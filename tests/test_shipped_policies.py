@@ -57,16 +57,15 @@ def _check(name, games):
     assert abs(played.mean - mean) <= 4 * deviation / games**0.5 + 1e-2
 
 
-def test_a_name_is_taken_wherever_a_checkpoint_is(tmp_path):
-    def said(*flags):
-        return run(*EXPERIMENT, *flags, cwd=tmp_path)
-
-    code, printed = said("--mode=test", "--policy=cartpole", "--test_num_episodes=1")
+def test_a_name_is_taken_wherever_a_checkpoint_is(tmp_path, monkeypatch):
+    flags = ("--mode=test", "--policy=cartpole", "--test_num_episodes=1")
+    code, printed = run(*EXPERIMENT, *flags, cwd=tmp_path)
     assert code == 0, printed
     assert "CartPole-v1" in printed
     (tmp_path / "cartpole").mkdir()
-    code, printed = said("--mode=test", "--policy=cartpole")
-    assert "cartpole is not the folder of a run" in printed, "a folder of that name counts more"
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(impala_mm.errors.BadCheckpoint, match="cartpole is not the folder of a run"):
+        impala_mm.load_policy("cartpole")  # a folder of that name counts more
 
 
 def test_the_library_takes_a_name_and_says_the_nearest():

@@ -12,6 +12,7 @@ CATCHER = "--teacher=tests.helpers.scripted:catcher"
 QDAGGER = ("--teacher_method=qdagger", "--teacher_episodes=16")
 
 
+@pytest.mark.slow
 def test_a_student_measures_its_divergence_and_the_cost_that_falls(tmp_path):
     end = ("--total_environment_frames=4000", "--teacher_frames=2000", "--stop_at_return=9")
     code, printed = run(*catch_command(tmp_path, CATCHER, *end, "--num_actors=1", QDAGGER[1]))

@@ -334,6 +334,12 @@ class LearnerLink(threading.Thread):
         if client.learners:  # in the order of ranks, since replies name learners by rank
             address = self._addresses[self._learner]
             self._addresses, self._learner = client.learners, client.learners.index(address)
+        if (count := len(answer["learners"])) > len(self._addresses) and not self._numbered_run:
+            self._say(
+                f"the run has {count} learners: name all of them in --learner_hosts, and give each "
+                f"actor of the run a --task that no other has: actors with the same one play the "
+                f"same games (impala_horovod_gym began at 0 for each learner)"
+            )
         if answer["run_id"] != self._numbered_run:
             self._numbered_run = answer["run_id"]
             self._numbers = NumberRange(*answer["environments"])

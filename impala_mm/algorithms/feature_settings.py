@@ -168,9 +168,9 @@ class TeacherSettings(Config):
         short="policy to learn from: a run, a checkpoint, your function, ...",
         text="Policy that the student learns from: the folder of a run, of one checkpoint or of "
              "an export, the name of a policy of this package, my_package:function for a "
-             "function of yours, or a checkpoint of Dopamine's DQN or Rainbow; several, separated "
-             "by commas, teach with equal weight. Every learner reads it when it starts. "
-             "sandbox/teachers.md explains it.")
+             "function of yours, or a checkpoint of Dopamine's DQN, C51, Rainbow or "
+             "IQN; several, separated by commas, teach with equal weight. Every learner reads it "
+             "when it starts. sandbox/teachers.md explains it.")
     teacher_method: str = flag(
         "kickstarting", group=_GROUP, learner_only=True,
         choices=("kickstarting", "qdagger", "dqfd", "constant"),

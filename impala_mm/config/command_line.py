@@ -55,9 +55,9 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     that a recorded run may have. If it has the flags `preset` and `config`, the
     flags in these files count as given.
 
-    A mistake in the flags ends the program with exit code 2 and a one-line error. `--help` prints
-    `about` and flags (`help_page`), `--show_config` their values, and both end the program with
-    exit code 0.
+    A mistake in the flags ends the program with exit code 2 and a one-line error, or a line for
+    each flag that does not exist. `--help` prints `about` and flags (`help_page`), `--show_config`
+    their values, and both end the program with exit code 0.
     """
     escape_unknown_characters()
     read = _read_files(argv, configs)
@@ -94,18 +94,18 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     names |= {name: was.now for name, was in old.items()}
     values = _define_all(fields, names)
 
-    def refuse_unknown(name: str, source: str = "") -> NoReturn:
-        what, others = nearest(name, fields), of_other_algorithms()
+    def why_unknown(name: str, value: str = "") -> str:
+        what, others = nearest(name, fields, value), of_other_algorithms()
         if name in others:
             what = f" of --algorithm={values['algorithm'].value}; --algorithm={others[name][1][0]} "
             what += "has it"
-        refuse(f"{source}there is no flag --{name}{what}")
+        return f"there is no flag --{name}{what}"
 
-    _read_arguments(argv, values, refuse_unknown)
+    _read_arguments(argv, values, why_unknown)
     sources = {name: setting_files.COMMAND_LINE for name in fields if values[name].present}
     for name, setting in _with_new_names(read, names).items():
         if name not in fields and not setting.is_recorded:
-            refuse_unknown(name, f"{setting.source}: ")
+            refuse(f"{setting.source}: {why_unknown(name)}")
         if name not in sources and _counts(name, setting, fields):
             _set(values[name], setting, fields[name])
             sources[name] = setting.source
@@ -202,18 +202,29 @@ def _print_and_exit(text: str) -> NoReturn:
 
 
 def _read_arguments(
-    argv: Sequence[str], values: absl_flags.FlagValues, refuse_unknown: Callable[[str], NoReturn]
+    argv: Sequence[str], values: absl_flags.FlagValues, why_unknown: Callable[[str, str], str]
 ) -> None:
     try:
         rest = values(argv)[1:]
-    except absl_flags.UnrecognizedFlagError as error:
-        refuse_unknown(error.flagname)
+    except absl_flags.UnrecognizedFlagError:
+        unknown = _unknown(values(argv, known_only=True)[1:], values)
+        refuse("\nerror: ".join(itertools.starmap(why_unknown, unknown.items())))
     except absl_flags.Error as error:
         refuse(str(error).replace("\n", " "))
     except OSError as error:
         refuse(f"--flagfile: {error}")
     if rest:
         refuse(f"{rest[0]!r} is no flag: write --name=value (`--help=all` lists the flags)")
+
+
+def _unknown(rest: Sequence[str], values: absl_flags.FlagValues) -> dict[str, str]:
+    """Return the values of the flags in `rest` that do not exist, by name: `--agent x`, too."""
+    found = {}
+    for argument, after in itertools.pairwise([*rest, "-"]):
+        name, equals, value = argument.lstrip("-").partition("=")
+        if argument.startswith("-") and not {name, name.removeprefix("no")} & {*values}:
+            found[name] = value if equals or after.startswith("-") else after
+    return found
 
 
 def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourced]:

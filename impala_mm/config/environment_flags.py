@@ -13,6 +13,11 @@ from typing import Any, NamedTuple, NoReturn
 
 # The end of the names of files with environments or wrappers that were defined in Python.
 FILE_SUFFIX = ".environment"
+# With Atari: said by the frontend, and by the learner.
+EVERY_FRAME = (
+    "--num_action_repeats=1 makes every emulator frame a step; impala_horovod_gym ignored the flag "
+    "and repeated each action 4 times: leave it out for that"
+)
 _PATH = re.compile(rf"[^,\"]+{re.escape(FILE_SUFFIX)}")
 _WRAPPER = re.compile(r"\s*([^\s,:{]+):([^\s,:{]+)\s*")
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from impala_mm.config import algorithm_settings, help_page, setting_files
+from impala_mm.config import algorithm_settings, help_page, peer_names, setting_files
 from impala_mm.config.flags import AUTO, Condition, arguments, info, refuse
 from impala_mm.config.messages import escape
 
@@ -87,8 +87,15 @@ def check_effects(*configs: Any, evaluators: bool = False, notes: bool = True) -
         if needed:
             refuse(f"{argument} has no effect {reason}: give {needed.words}, or leave it out")
     if idle and notes:
-        told = ", ".join(f"{argument} ({reason})" for argument, reason, _ in idle)
+        told = ", ".join(f"{arg} ({reason}{_elsewhere(arg)})" for arg, reason, _ in idle)
         print(f"note: without effect: {escape(told)}", file=sys.stderr, flush=True)
+
+
+def _elsewhere(argument: str) -> str:
+    """Return what another trainer's flag of this name is here, if ours is something else."""
+    name = argument.lstrip("-").partition("=")[0]
+    ours = peer_names.other_meaning(name)
+    return f"; another trainer's --{name} is {ours} here" if ours else ""
 
 
 def _idle(config: Any, evaluators: bool) -> Iterator[tuple[str, str, Condition | None]]:

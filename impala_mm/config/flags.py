@@ -254,10 +254,10 @@ def format_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def nearest(name: str, names: Any) -> str:
+def nearest(name: str, names: Any, value: str = "") -> str:
     """Return what another trainer's flag is here, the most similar name, or a way to search."""
-    if ours := peer_names.here(name):
-        return f"; here it is {ours}"
+    if ours := peer_names.here(name, value):
+        return ours
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.7)
     return f"; did you mean --{close[0]}?" if close else " (`--help=WORD` searches them)"
 

@@ -98,10 +98,7 @@ def about_words(
     matching = [f for f in [*fields, *(f for f, _ in others.values())] if is_about(f)]
     if not matching:
         ours = peer_names.here(words)
-        refuse(
-            f"--help={words}: no flag is about that"
-            + (f"; here it is {ours}" if ours else " (`--help=all` lists them)")
-        )
+        refuse(f"--help={words}: no flag is about that" + (ours or " (`--help=all` lists them)"))
     return "\n".join(_describe(matching, {name: of for name, (_, of) in others.items()})[1:])
 
 

@@ -1,74 +1,117 @@
-"""The names that other trainers give our flags: the answer to a flag that does not exist here.
+"""The flags of other trainers, and what stands for them here: the answer to an unknown flag.
 
-The names are those of CleanRL, Stable-Baselines3, RLlib, Sample Factory and SEED RL.
+`peers/` has a table for each trainer that this one grew out of, with all of its flags, and one for
+the names of CleanRL, Stable-Baselines3, RLlib and Sample Factory. A row has the name there (or
+several, or `name=value`; of gin's parameters with the class where another one has the same name),
+the default there, our flags, and where ours is not the same, the difference. A row without our
+flags says why there are none.
 """
 
+import ast
+import csv
+import functools
 import re
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from impala_mm.config import messages
-
-# Names elsewhere, by our flags as a message names them.
-_ELSEWHERE = {
-    "--level_name": "env env_id env_name environment game",
-    "--algorithm": "algo alg agent",
-    "--total_environment_frames (a step counts --num_action_repeats frames)": (
-        "total_timesteps num_timesteps timesteps total_steps max_steps num_env_steps total_frames "
-        "train_for_env_steps stop_timesteps"
-    ),
-    "--stop_at_return": "stop_reward target_return",
-    "--learning_rate": "lr alpha",
-    "--learning_rate_schedule": "anneal_lr lr_schedule",
-    "--discounting": "gamma discount discount_factor",
-    "--gae_lambda (ppo) or --vtrace_lambda (impala)": "lambda lambda_ lam",
-    "--agent_name": "network model encoder policy_kwargs",
-    "--mlp_sizes": "hidden_sizes net_arch fcnet_hiddens",
-    "--agent_name, such as MLPLSTMAgent": "use_lstm use_rnn recurrent",
-    "--lstm_size": "rnn_size hidden_size lstm_cell_size",
-    "--num_actors": "workers num_workers n_workers num_env_runners",
-    "--num_envs": "n_envs num_envs_per_worker num_envs_per_env_runner",
-    "--unroll_length": "num_steps nsteps rollout rollout_length rollout_fragment_length",
-    "--batch_size, in unrolls": "train_batch_size minibatch_size",
-    "--epochs (ppo)": "update_epochs n_epochs num_epochs num_sgd_iter",
-    "--minibatches (ppo)": "num_minibatches nminibatches",
-    "--clip (ppo)": "clip_coef clip_range clip_param",
-    "--entropy_cost": "ent_coef entropy_coeff exploration_loss_coeff",
-    "--baseline_cost": "vf_coef vf_loss_coeff value_loss_coeff",
-    "--gradients_clipping": "max_grad_norm grad_clip clip_grad_norm",
-    "--epsilon, of the optimizer": "eps adam_eps optimizer_epsilon",
-    "--replay": "buffer_size buffer_capacity replay_buffer_size",
-    "--replay_min, or --random_steps (sac)": "learning_starts",
-    "--target_share or --target_period": "tau target_network_frequency target_update_interval",
-    "--epsilon_start, --epsilon_end and --epsilon_frames (dqn, r2d2)": (
-        "exploration exploration_fraction exploration_initial_eps exploration_final_eps start_e "
-        "end_e"
-    ),
-    "--life_loss_ends": "terminal_on_life_loss episodic_life episode_life",
-    "--no_ops": "noop_max max_noops num_noops",
-    "--frame_stack": "num_stack stack_num stack_size framestack env_framestack",
-    "--num_action_repeats": "frame_skip frameskip env_frameskip",
-    "--logdir": (
-        "exp_name experiment run_name train_dir log_dir save_dir save_path storage_path outdir"
-    ),
-    "--logdir=RUN": "resume resume_from restore load load_path",
-    "--save_checkpoint_secs": "save_freq save_every_sec checkpoint_freq",
-    "--deterministic_run": "torch_deterministic cudnn_deterministic",
-    "--mode=test --video_dir=FOLDER": "capture_video save_video record_video",
-    "--mode=test --deterministic": "greedy explore",
-    "--test_num_episodes": "eval_episodes n_eval_episodes max_num_episodes",
-    "--track": "wandb with_wandb wandb_project wandb_project_name",
-    "--device": "cuda gpu use_gpu num_gpus",
-    "--workers_csv_path of {frontend}": "hosts hostfile cluster workers_csv",
-}
-_HERE = {name: ours for ours, names in _ELSEWHERE.items() for name in names.split()}
+TABLES = Path(__file__).with_name("peers")
 
 
-def here(name: str) -> str:
-    """Return our flags for a name elsewhere, as a message names them; empty if none are known."""
-    ours = _HERE.get(name.lower().replace("-", "_"), "")
-    return ours.format(frontend=messages.program(frontend=True))
+class Row(NamedTuple):
+    """The counterpart of a flag of another trainer."""
+
+    there: str
+    default: str
+    here: str  # our flags, as a message names them; empty if there are none
+    difference: str  # from the flag there, or why we have none; usually empty
+
+    @property
+    def answer(self) -> str:
+        """The end of a message that there is no such flag."""
+        known = f"; here it is {self.here}" if self.here else "; it has no counterpart here"
+        return known + (f": {self.difference}" if self.difference else "")
+
+
+@functools.cache
+def table(trainer: str) -> tuple[Row, ...]:
+    """Return the rows of a trainer's table."""
+    with (TABLES / f"{trainer}.csv").open(encoding="utf-8", newline="") as file:
+        return tuple(Row(**row) for row in csv.DictReader(file))
+
+
+@functools.cache
+def _rows() -> dict[str, Row]:
+    """Return the rows of all tables by the names there, those of the gin parameters included."""
+    rows: dict[str, Row] = {}
+    for path in sorted(TABLES.glob("*.csv")):
+        for row in table(path.stem):
+            for name in row.there.split():
+                rows.setdefault(_plain(name), row)
+                rows.setdefault(_plain(name.rpartition(".")[2]), row)
+    return rows
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def here(name: str, value: str = "") -> str:
+    """Return what stands for a flag of another trainer, as the end of a message; empty if unknown.
+
+    `value` is what was given to it.
+    """
+    rows, name = _rows(), _plain(name)
+    if name == "replay_parameters" and (mix := _replay_mix(value)):
+        return f"; here it is --replay={mix}"
+    if name == "gin_bindings":
+        parameter = _plain(value.partition("=")[0].strip())
+        bound = rows.get(parameter) or rows.get(parameter.rpartition(".")[2])
+        if bound:
+            return bound.answer
+    found = rows.get(f"{name}={_plain(value)}") or rows.get(name)
+    return found.answer if found else ""
+
+
+def other_meaning(name: str) -> str:
+    """Return what the flag of this name of another trainer is here, if ours is something else."""
+    row = _rows().get(name)
+    return row.here if row and not re.search(rf"--{name}\b", row.here) else ""
 
 
 def of_flag(flag: str) -> str:
     """Return what others call this flag, for a search in the help."""
     told = re.compile(rf"--{flag}\b")
-    return " ".join(names for ours, names in _ELSEWHERE.items() if told.search(ours))
+    rows = {row.there: None for row in _rows().values() if told.search(row.here)}
+    return " ".join(rows)
+
+
+_KINDS = {"queue": "queue", "standard": "uniform"}
+_SAMPLED = {"elite_sampling": "elite", "attentive_sampling": "attentive"}
+_DISTANCES = {"cos_dist": "cosine", "kl_div": "kl"}  # ln_norm is the norm of order p
+
+
+def _replay_mix(text: str) -> str:
+    """Return the --replay of elite_buffer_vtrace's --replay_parameters; empty if it is none."""
+    try:
+        return ",".join(_replay_part(part) for part in ast.literal_eval(text))
+    except (ValueError, SyntaxError, TypeError, KeyError, AttributeError):
+        return ""
+
+
+def _replay_part(part: dict[str, Any]) -> str:
+    share, capacity = f"{part['sample_ratio']:g}", f"{part['capacity']}"
+    if part["type"] != "custom":
+        kind = _KINDS[part["type"]]
+        return f"{kind}:{share}" + (f":{capacity}" if kind != "queue" else "")
+    draws = part.get("sample_strategy", "")  # without it, all have the same probability
+    kind = _SAMPLED.get(draws, "elite")
+    options = {
+        "distance": _DISTANCES.get(part["dist_function"], f"l{part.get('p', 2)}"),
+        "lambda": part.get("lambda_batch_multiplier", 1) if draws else 1,
+        "anneal": part.get("alfa_annealing_factor", 1),
+    }
+    if kind == "elite":
+        options["strategy"] = part.get("elite_sampling_strategy", "strategy3")[-1]
+        if part.get("insert_strategy"):
+            options |= {"insertion": "elite", "compared": part.get("elite_batch_size", 20)}
+    return ":".join([kind, share, capacity, *(f"{n}={v}" for n, v in options.items())])

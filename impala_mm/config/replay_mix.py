@@ -45,6 +45,23 @@ class Option(NamedTuple):
         return value
 
 
+class _Distance(Option):
+    """The option `distance`: one of its choices, or lP for the norm of order P."""
+
+    def read(self, text: str) -> float | str:
+        """Return the text if it names a distance; raise a ValueError that says what it must be."""
+        if text in self.choices:
+            return text
+        try:
+            Option(2.0, least=1).read(text[1:] if text.startswith("l") else "")
+        except ValueError:
+            raise ValueError(
+                f"it must be {', '.join(self.choices)}, or l and the order of a norm, which is at "
+                f"least 1, such as l1, l2, l2.5 or linf"
+            ) from None
+        return text
+
+
 class Kind(NamedTuple):
     """A kind of replay, as the flags see it."""
 
@@ -54,10 +71,10 @@ class Kind(NamedTuple):
     needs: Sequence[str] = ()
 
 
-_DISTANCE = Option("l2", ("l1", "l2", "cosine", "kl"))
+_DISTANCE = _Distance("l2", ("cosine", "kl"))
 # Candidates for each unroll that is drawn: `lambda` at first, falling to 1 over the share `anneal`
-# of the run's frames.
-_CANDIDATES = {"lambda": Option(3.0, least=1, most=1000), "anneal": Option(1.0, most=1)}
+# of the run's frames. With a share above 1 it would be 1 after the run's end, at infinity never.
+_CANDIDATES = {"lambda": Option(3.0, least=1, most=1000), "anneal": Option(1.0)}
 # The kinds of parts by name; `sandbox/replay.md` explains them.
 KINDS = Registry[Kind](
     "kind of replay",
@@ -121,6 +138,12 @@ class Part(NamedTuple):
     share: float  # of the batch's columns, 0 to 1
     capacity: int  # unrolls; 0 for the queue
     options: dict[str, float | str]  # all that this kind has
+    number: int = 1  # of the parts of this kind, in their order
+
+    @property
+    def name(self) -> str:
+        """The kind, for the second part of a kind with its number, such as elite-2."""
+        return self.kind if self.number == 1 else f"{self.kind}-{self.number}"
 
 
 class Mix(NamedTuple):
@@ -130,16 +153,16 @@ class Mix(NamedTuple):
     replays: tuple[Part, ...]
 
     def who_need(self, what: str) -> list[str]:
-        """Return the kinds of the parts that need something; see `Kind`."""
-        return [part.kind for part in self.replays if what in KINDS[part.kind].needs]
+        """Return the names of the parts whose kinds need something; see `Kind`."""
+        return [part.name for part in self.replays if what in KINDS[part.kind].needs]
 
 
 def parse(text: str) -> Mix:
     """Return the parts that a text names; raise a ValueError that says what is wrong."""
     parts = [_parse_part(each.strip()) for each in text.split(",")]
     kinds = [part.kind for part in parts]
-    if twice := next((kind for kind in kinds if kinds.count(kind) > 1), ""):
-        raise ValueError(f"it names {twice} twice: give one part of each kind")
+    if kinds.count(QUEUE) > 1:
+        raise ValueError("it names queue twice: add up the shares")
     if kinds == [QUEUE]:
         raise ValueError(
             "it names no replay: add one, such as queue:0.5,uniform:0.5:10000, or leave it out"
@@ -147,7 +170,10 @@ def parse(text: str) -> Mix:
     if abs((total := math.fsum(part.share for part in parts)) - 1) > _SMALL:
         raise ValueError(f"the shares of its parts sum to {total:g}: they must sum to 1")
     queue = next((part for part in parts if part.kind == QUEUE), Part(QUEUE, 0.0, 0, {}))
-    return Mix(queue, tuple(part for part in parts if part.kind != QUEUE))
+    numbered = [
+        part._replace(number=1 + kinds[:i].count(part.kind)) for i, part in enumerate(parts)
+    ]
+    return Mix(queue, tuple(part for part in numbered if part.kind != QUEUE))
 
 
 def rewrite(text: str) -> str:
@@ -247,7 +273,7 @@ def why_unsuitable(mix: Mix, batch_size: int, ratio: float) -> str:
     for part in mix.replays:
         if part.capacity < batch_size:
             return (
-                f"{part.kind} has room for {part.capacity} unrolls, less than "
+                f"{part.name} has room for {part.capacity} unrolls, less than "
                 f"--batch_size={batch_size}: give it a capacity of at least {batch_size}"
             )
     if ratio and columns[0] and ratio * columns[0] < 1 - _SMALL:
@@ -297,7 +323,10 @@ def _parse_part(text: str) -> Part:
 
 
 def _read_file(path: Path) -> str:
-    """Return the text that stands for a file of parts: a table of TOML for each kind."""
+    """Return the text that stands for a file of parts: a table of TOML for each, named by kind.
+
+    Several parts of a kind are an array of tables.
+    """
     try:
         tables: dict[str, Any] = tomllib.loads(path.read_text())
     except OSError as error:
@@ -305,7 +334,11 @@ def _read_file(path: Path) -> str:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"the file is no TOML: {error}") from None
     parts = []
-    for kind, table in tables.items():
+    for kind, table in (
+        (kind, each)
+        for kind, found in tables.items()
+        for each in (found if isinstance(found, list) else [found])
+    ):
         if not isinstance(table, dict) or "share" not in table:
             raise ValueError(
                 f"the file must have tables such as [uniform] with a share, not {kind}"

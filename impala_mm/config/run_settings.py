@@ -66,7 +66,8 @@ class RunSettings:
              "start a new run from the weights of --checkpoint. reincarnate: train a student of "
              f"teacher in all phases, with {_REINCARNATE} unless these are given. test: play "
              "complete games with the newest checkpoint in --logdir and print the returns. "
-             "export: write that checkpoint's policy as a SavedModel. record: let that policy "
+             "export: write that checkpoint's policy as a SavedModel or in another format "
+             "(export_format). record: let that policy "
              "play complete games, and write them as a data set, from which students learn "
              "(teacher_data). rehearsal: train a tiny network on generated data through the "
              "all-reduce of a real run and compare the variables of all learners, which checks a "
@@ -152,6 +153,11 @@ class RunSettings:
         20, group="Run", infinite=True, least=0.1, own=True,
         text="Largest size in MiB of each process's log in the run's folder. A log that reaches "
              "it is renamed to LOG.1, which replaces an earlier LOG.1, and a new log is started.")
+    log_games: bool = flag(
+        False, group="Run", own=True,
+        text="Write a line for each complete game to games.jsonl in the run's folder: its return, "
+             "length, level, actor, environment and policy. The file grows by some 150 bytes a "
+             "game and is never cut; it is written every 2 s, by rank 0 for all learners.")
     on_event: str = flag(
         "", group="Run", own=True,
         text="Shell command that rank 0 runs, without waiting for it, at each of four events: a "
@@ -168,7 +174,8 @@ class RunSettings:
         "", group="Run", own=True, bare="wandb",
         text="Send rows, settings and files to a tracker as well: without a value to Weights & "
              "Biases, which needs the package wandb and an account (none with WANDB_MODE=offline "
-             "in the environment); or to a class of yours, given as my_package.MyTracker.")
+             "in the environment); to trackio or mlflow, whose packages set-up does not install "
+             "either; or to a class of yours, given as my_package.MyTracker.")
     track_tags: str = flag(
         "", group="Run", own=True, only_with=with_flag("track"),
         text="Tags of the run for its tracker, separated by commas.")
@@ -235,8 +242,9 @@ class RunSettings:
         text="Folder that --mode=export writes. Unset: export/ in the run's folder.")
     export_format: str = flag(
         "saved_model", group="Test", own=True, needs=in_mode("export"),
-        text="What --mode=export writes: a SavedModel of TensorFlow, or a format of yours, which a "
-             "module of --import registers (sandbox/export_and_video.md).")
+        text="What --mode=export writes. saved_model: for TensorFlow. numpy: a file of Python that "
+             "needs NumPy alone. onnx: an ONNX model, always with the most likely actions. Or a "
+             "format of yours, which a module of --import registers (sandbox/export_and_video.md).")
 
     # -- Processes
     job_name: str = flag(

@@ -258,8 +258,17 @@ class TrainingSettings:
         text="Normalise the outputs of each layer of the network's MLP before the activation.")
     lstm_size: int = flag(
         0, group="Network", least=0, kept_by="weights",
-        text="Units of the network's LSTM. 0: the network's own number (MLPLSTMAgent: 64, "
-             "others: 256).")
+        text="Units of the network's LSTM or GRU. 0: the network's own number (MLPs: 64, "
+             "SimpleConvNet: 512, others: 256).")
+    conv_factor: float = flag(
+        1.0, group="Network", least=0.01, most=100, kept_by="weights",
+        text="Factor of the channels of each of the network's convolutions: 2 or 4 for the wide "
+             "ResNets of Cleanba, BBF and others, 0.5 for half of the channels.")
+    conv_units: int = flag(
+        -1, group="Network", kept_by="weights",
+        text="Units of the fully connected layer after the network's convolutions. 0: there is no "
+             "such layer, and the heads or the core read the convolutions. Negative: the network's "
+             "own number (SimpleConvNet: 512, SmallConv: 128, others: 256).")
     separate_networks: bool = flag(
         False, group="Network", auto=True, with_box=True, kept_by="weights",
         text="Give the policy and the value function a network each. False: both read the "

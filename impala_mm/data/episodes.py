@@ -1,7 +1,7 @@
 """Finished episodes, as actors send them and learners count them."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,3 +35,14 @@ class ReportedEpisodes(NamedTuple):
             Episode(int(number), bool(whole_game), episode_return, int(length))
             for number, whole_game, episode_return, length in self.rows.tolist()
         ]
+
+    def describe(self, game: Episode) -> dict[str, Any]:
+        """Return what games.jsonl says of one of the episodes, a complete game."""
+        return {
+            "level": self.level,
+            "return": game.episode_return,
+            "length": game.length,
+            "actor": self.actor,
+            "environment": game.environment,
+            "policy_version": self.version,
+        }

@@ -2,10 +2,11 @@
 
     player chooses ---> environments step ---> UnrollWriter ---> data set
 
-`jobs.record` and `teachers.playing` call this; `replay.data_set` says what is written.
+`jobs.record` and `teachers.playing` call this; `replay.data_set` says what is written. Games that
+others have played are cut into unrolls by `cut`, and added by `add`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,8 @@ from impala_mm.evaluation.games import GamePolicy, rebuild_broken
 from impala_mm.evaluation.results import Game
 from impala_mm.replay.data_set import About, DataSetWriter
 from impala_mm.runtime.log import Say
+
+_LINE_UNROLLS = 2_000  # unrolls between progress lines
 
 
 def describe(spec: EnvironmentSpec, unroll: UnrollSpec, config: Config, policy: str = "") -> About:
@@ -108,6 +111,46 @@ def _count(games: list[tuple[int, float]], data: DataSetWriter) -> None:
     for steps, episode_return in games:
         data.count(steps, episode_return)
     games.clear()
+
+
+def cut(
+    steps: Iterable[tuple[Step, Any]], spec: EnvironmentSpec, unroll: UnrollSpec
+) -> Iterator[bytes]:
+    """Yield the unrolls of games in a row, as an actor's `UnrollWriter` makes them.
+
+    `steps` are those of one environment, each with the action before it, a nest of [1, ...]; that
+    of a reset is None. Entries after the last game are like resets.
+    """
+    writer = UnrollWriter(unroll, 1, ())
+    nothing = spec.actions.zeros(1)
+    step: Step | None = None
+    begun = False
+    partial = False  # whether the unroll has an entry that none before it has
+    for step, action in steps:
+        if not begun:
+            begun = True
+            writer.write_reset(step)
+            writer.set_start_state([])
+            continue
+        partial = not writer.write(step, nothing if action is None else action, [])
+        if not partial:
+            yield from writer.take_unrolls()
+            writer.set_start_state([])
+    while partial and step:
+        no, yes = np.array([False]), np.array([True])
+        step = step._replace(reward=np.zeros(1, np.float32), terminated=no, truncated=no, first=yes)
+        partial = not writer.write(step, nothing, [])
+        if not partial:
+            yield from writer.take_unrolls()
+
+
+def add(unrolls: Iterable[bytes], data: DataSetWriter) -> None:
+    """Add unrolls to a data set as a new stream, and print how far it is."""
+    stream, data.next_stream = data.next_stream, data.next_stream + 1
+    for at, content in enumerate(unrolls):
+        data.add(stream, at, content)
+        if at % _LINE_UNROLLS == _LINE_UNROLLS - 1:
+            print(f"{data.about.episodes:,} games, {data.about.steps:,} steps", flush=True)
 
 
 class _Streams:

@@ -135,14 +135,24 @@ class Run:
         This is a pandas DataFrame if pandas is installed, and otherwise a dict of lists, one for
         each metric, with None where a row lacks it. sandbox/metrics.md explains each.
         """
-        path = self.logdir / "metrics.jsonl"
-        rows = drop_replaced(read_json_lines(path)) if path.exists() else []
+        rows = self._rows()
         if importlib.util.find_spec("pandas"):
             import pandas as pd  # noqa: PLC0415
 
             return pd.DataFrame(rows)
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: [row.get(name) for row in rows] for name in names}
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return the rows of `metrics` as dictionaries, one for each number of frames.
+
+        Of several rows with as many frames, such as those of offline updates, this is the newest.
+        """
+        return list({row["frames"]: row for row in self._rows()}.values())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        path = self.logdir / "metrics.jsonl"
+        return drop_replaced(read_json_lines(path)) if path.exists() else []
 
     def policy(self, best: bool = False) -> "Policy":
         """Return the policy of the newest checkpoint, or of the best one.

@@ -155,6 +155,9 @@ class RowWriter:
             self._verdict = row["verdict"]
             self._eta = self._eta_estimator.update(row, status.seconds)
         self._metrics_writer.write(row)
+        if games := aggregator.take_games():
+            at = {"frames": frames, "seconds": row["seconds"]}
+            self._metrics_writer.write_games([at | game for game in games])
         for warning in self._divergence.describe(row, learner.weight_size):
             status.say(warning)
         return row

@@ -40,7 +40,9 @@ class RunStatus:
         self.learner, self.say, self._silent = learner, say, silent
         self.config, self.group, self.server = learner.config, learner.group, learner.server
         self.aggregator = MetricsAggregator(
-            {name: spec.scores for name, spec in levels.items()}, self.group.size
+            {name: spec.scores for name, spec in levels.items()},
+            self.group.size,
+            keeps_games=self.config.log_games and self.group.rank == 0,
         )
         self.heartbeat = heartbeat.of_learner()
         self.reports: list[LearnerReport] = []  # by rank

@@ -11,6 +11,11 @@ from impala_mm.config.registry import Registry
 
 # Classes that are made without arguments, as `Tracker` in `tracking` describes them.
 TRACKERS: Registry[type[Any]] = Registry(
-    "tracker", {"wandb": "impala_mm.records.tracking:WandbTracker"}
+    "tracker",
+    {
+        "wandb": "impala_mm.records.trackers:WandbTracker",
+        "trackio": "impala_mm.records.trackers:TrackioTracker",
+        "mlflow": "impala_mm.records.trackers:MlflowTracker",
+    },
 )
 register_tracker = TRACKERS.register

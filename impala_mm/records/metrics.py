@@ -105,13 +105,22 @@ def _empty_reading() -> MeterReading:
 class MetricsAggregator:
     """The measurements of all learners: sums since the last row, and the last games."""
 
-    def __init__(self, scores: dict[str, tuple[float, float] | None], learners: int = 1):
-        """Take for each level the mean returns of a random policy and of a human, if known."""
+    def __init__(
+        self,
+        scores: dict[str, tuple[float, float] | None],
+        learners: int = 1,
+        keeps_games: bool = False,
+    ):
+        """Take for each level the mean returns of a random policy and of a human, if known.
+
+        With `keeps_games`, games are kept until `take_games` returns them.
+        """
         self._scores = scores
         self._lock, self._collecting = threading.Lock(), threading.Lock()
         self._returns = {level: deque[float](maxlen=_GAMES) for level in scores}  # raw
         self._games: deque[tuple[float, float]] = deque(maxlen=_GAMES)  # (raw return, steps)
         self._shaped: deque[float] = deque(maxlen=_GAMES)
+        self._kept: list[dict[str, Any]] | None = [] if keeps_games else None
         # Raw returns of as many of these games as a quarter of the environments plays meanwhile.
         self._last_quarter: deque[float] = deque(maxlen=_GAMES // 4)
         self._readings = [_empty_reading() for _ in range(learners)]  # since the last row
@@ -145,10 +154,20 @@ class MetricsAggregator:
                     if episode.whole_game:
                         self._games.append((episode.episode_return, episode.length))
                         self._returns[reported.level].append(episode.episode_return)
+                        if self._kept is not None:
+                            self._kept.append(reported.describe(episode))
                         if episode.environment >= 0.75 * (reported.environments - 1):
                             self._last_quarter.append(episode.episode_return)
                     else:
                         self._shaped.append(episode.episode_return)
+
+    def take_games(self) -> list[dict[str, Any]]:
+        """Return the complete games since the last call, if they are kept."""
+        with self._lock:
+            games = self._kept or []
+            if games:
+                self._kept = []
+        return games
 
     def mean_return(self) -> float:
         """Return the mean raw return of the last 100 games; NaN before there are 100."""

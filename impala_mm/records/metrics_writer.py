@@ -1,6 +1,7 @@
 """The metrics of a run, written by rank 0 to metrics.jsonl and to TensorBoard's event files.
 
-It writes what the run uses on each host to hosts.jsonl.
+It writes what the run uses on each host to hosts.jsonl, and with --log_games complete games to
+games.jsonl.
 
 With --track, each row goes to a tracker, too (`tracking`).
 
@@ -10,7 +11,7 @@ written, and another one when they can be written again. TensorBoard's then begi
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class MetricsWriter:
     def move(self, logdir: Path) -> None:
         """Append to the files of this folder from now on."""
         self._file = (logdir / "metrics.jsonl").open("a", encoding="utf-8")
-        self._hosts_file = logdir / host_use.FILE
+        self._hosts_file, self._games_file = logdir / host_use.FILE, logdir / "games.jsonl"
         self._events_folder = logdir / "events"
         self._events: tf.summary.SummaryWriter | None = None  # the next event opens a new file
         self._described: set[str] = set()  # metrics whose description TensorBoard has
@@ -84,6 +85,14 @@ class MetricsWriter:
         """Write a row of what the run uses on each host, at this time."""
         with contextlib.suppress(OSError), self._hosts_file.open("a", encoding="utf-8") as file:
             file.write(to_json({"time": round(time.time(), 1)} | row) + "\n")
+
+    def write_games(self, games: Sequence[dict[str, Any]]) -> None:
+        """Write a line for each game; a disk that is full leaves no part of a line."""
+        lines = "".join(to_json(game) + "\n" for game in games).encode()
+        with contextlib.suppress(OSError), self._games_file.open("ab", buffering=0) as file:
+            before = file.tell()
+            if file.write(lines) < len(lines):
+                file.truncate(before)
 
     def _description(self, name: str) -> str | None:
         """Return a metric's description the first time, which is the one that TensorBoard reads.

@@ -37,7 +37,10 @@ metrics.jsonl       a row every 2 s: frames, returns, losses, speed, the bottlen
                     sandbox/metrics.md explains each key
 hosts.jsonl         a row every 10 s: the cores and memory that learners and actors use on each
                     host, and the GPUs of learners' hosts; sandbox/dashboard.md explains the keys
-events/             the same for TensorBoard: tensorboard --logdir=THIS_FOLDER
+games.jsonl         a line for each complete game, with --log_games: its return, length and level,
+                    the actor, the environment (its number in the run) and the oldest policy
+                    version in its last unroll; frames and seconds are those of the row of metrics
+events/             the same as metrics.jsonl for TensorBoard: tensorboard --logdir=THIS_FOLDER
 checkpoints/        named by update number: the newest ones, the best one, and one for each tenth
                     of the run
 own/                what each learner saved of its own with the newest checkpoints, if the

@@ -8,20 +8,20 @@ before its heads.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from impala_mm.replay.samplers import Draw, Sampler, SamplerSetup, draw_slots
 
 
-def l1(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the sum of absolute differences of features [..., F]."""
-    return np.abs(a - b).sum(-1)
+def norm(a: np.ndarray, b: np.ndarray, order: float) -> np.ndarray:
+    """Return the norm of this order of differences of features [..., F].
 
-
-def l2(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the Euclidean distance of features [..., F]."""
-    return np.sqrt(np.square(a - b).sum(-1))
+    Order 1 is the sum of their sizes, 2 the Euclidean distance, and infinity the largest size.
+    """
+    # In float64, in which small differences to a large power are not 0.
+    return np.linalg.norm(np.subtract(a, b, dtype=np.float64), order, axis=-1)
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -47,13 +47,10 @@ def _log_softmax(x: np.ndarray) -> np.ndarray:
     return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
-# Distances of features; the larger, the less alike. By the values of the option `distance`.
-DISTANCES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "l1": l1,
-    "l2": l2,
-    "cosine": cosine,
-    "kl": kl,
-}
+def distance_of(name: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Return the distance that the option `distance` names: the larger, the less alike."""
+    named = {"cosine": cosine, "kl": kl}
+    return named[name] if name in named else partial(norm, order=float(name.removeprefix("l")))
 
 
 def choose_elite(distances: np.ndarray, uses: np.ndarray, number: int, strategy: str) -> np.ndarray:
@@ -83,7 +80,7 @@ class _OfCandidates(Sampler):
 
     def __init__(self, setup: SamplerSetup):
         super().__init__(setup)
-        self.distance = DISTANCES[str(self.options["distance"])]
+        self.distance = distance_of(str(self.options["distance"]))
 
     def distances(self, slots: np.ndarray) -> np.ndarray:
         """Return how unlike the unrolls in these slots are, float64 [N]."""

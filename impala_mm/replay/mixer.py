@@ -253,8 +253,8 @@ class Mixer:
             np.add.at(store.uses, slots, 1)
             chosen += [store[slot] for slot in slots.tolist()]
             weights.append(weight)
-            measured |= {f"replay_{name}/{replay.kind}": value for name, value in found.items()}
-            measured[f"replay_unrolls/{replay.kind}"] = store.size
+            measured |= {f"replay_{name}/{replay.name}": value for name, value in found.items()}
+            measured[f"replay_unrolls/{replay.name}"] = store.size
         measured["replay_uses"] = float(np.concatenate(uses).mean())
         measured["replay_discarded"] = self.discarded
         measured["replay_nan"] = self._bad
@@ -276,7 +276,7 @@ class Mixer:
 
     def _note_progress(self) -> None:
         """Print once that training begins, and once how long the replays take to fill."""
-        stores = [(replay.kind, replay.store) for replay in self.replays]
+        stores = [(replay.name, replay.store) for replay in self.replays]
         if not self._said_begin:
             self._said_begin = True
             held = ", ".join(f"{kind}: {store.size:,}" for kind, store in stores)

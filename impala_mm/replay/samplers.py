@@ -57,7 +57,7 @@ class Sampler:
     """
 
     def __init__(self, setup: SamplerSetup):
-        self.kind, self.options = setup.part.kind, setup.part.options
+        self.kind, self.name, self.options = setup.part.kind, setup.part.name, setup.part.options
         self.random, self.measures = setup.random, setup.measures
         self.store = Store(setup.part.capacity, setup.max_bytes)
 

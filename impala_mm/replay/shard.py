@@ -1,7 +1,7 @@
 """The contents of a learner's replay as files: its shard.
 
     unrolls.bin     the unrolls' bytes as they are stored, one after the other
-    index.npz       for each: its version and size; for each replay, by kind: which of them it
+    index.npz       for each: its version and size; for each replay, by name: which of them it
                     holds, in their order, for each of these its slot and how often it was drawn,
                     and the state of its kind, such as priorities; which ones wait to be in a batch
                     as new ones; the counts of the mix, and the state of its random numbers
@@ -60,14 +60,14 @@ def save(folder: Path, codec: UnrollCodec, replays: Sequence[Sampler], mix: MixS
         slots = replay.store.slots_of(order)
         state = replay.state(slots)
         if taken := _OWN & state.keys():
-            raise ValueError(f"the state of {replay.kind} has other names than {taken}")
+            raise ValueError(f"the state of {replay.name} has other names than {taken}")
         state |= {
             "held": np.searchsorted(keys, order),
             "slots": slots,
             "random": encode_random(replay.random),
             "uses": replay.store.uses[slots],
         }
-        index |= {f"{replay.kind}/{name}": value for name, value in state.items()}
+        index |= {f"{replay.name}/{name}": value for name, value in state.items()}
     with (folder / _UNROLLS).open("wb") as file:
         for key in keys.tolist():
             file.write(unrolls[key].content)
@@ -81,7 +81,7 @@ def restore(
 
     It is the number of unrolls, which get new keys, and the state of the mix if there is one whole
     shard. Several shares are merged by the ages of their unrolls, so that the oldest of all are
-    removed where there is no room. A replay whose kind was not saved takes the newest unrolls of
+    removed where there is no room. A replay whose name was not saved takes the newest unrolls of
     all. Raises ValueError if a shard holds unrolls of another network or environment.
     """
     indices = [_read_index(share, codec) for share in shares]
@@ -143,13 +143,13 @@ def _fill(
     keys: dict[tuple[Share, int], int],
     unrolls: Sequence[StoredUnroll],
 ) -> None:
-    """Fill a replay with those unrolls that replays of its kind held.
+    """Fill a replay with those unrolls that replays of its name held.
 
     If these are all that one learner saved, and there is room, it continues exactly.
     """
-    kind = f"{replay.kind}/"
+    name = f"{replay.name}/"
     saved = [
-        {n.removeprefix(kind): index[n] for n in index if n.startswith(kind)} for index in indices
+        {n.removeprefix(name): index[n] for n in index if n.startswith(name)} for index in indices
     ]
     keys_held: list[np.ndarray] = []
     kept: list[np.ndarray] = []  # which of those that were held belong to the shares

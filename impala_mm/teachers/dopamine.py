@@ -1,49 +1,38 @@
-"""A teacher that is a checkpoint of Dopamine's DQN or Rainbow for Atari, of JAX or TensorFlow.
+"""A teacher that is a checkpoint of one of Dopamine's agents for Atari, of JAX or TensorFlow.
 
     checkpoints/                           the folder of a run has it
         ckpt.199                           a pickle: all that JAX's agents are (`pickles` reads it)
         tf_ckpt-199.index, .data-...       the weights of TensorFlow's agents
         sentinel_checkpoint_complete.199   empty; written last
 
-Nothing in these files is executed.
-
-Its Nature network reads the last frames, uint8 [84, 84, 4] with the oldest first, as our levels
-stack them, and pads images as TensorFlow's SAME does. DQN's last layer has a value for each action;
-Rainbow's has 51 logits for each, of the probabilities of returns from -10 to 10.
+The public checkpoints lie in GAME/RUN/checkpoints, with runs from 1 on. Nothing in these files is
+executed. `dopamine_networks` computes the values. A network reads the last frames, uint8
+[84, 84, 4] with the oldest first, as our levels stack them.
 """
 
 import re
+from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.teachers import pickles
+from impala_mm.teachers.dopamine_networks import IN_WORDS, BadLayers, Layer, Network
 from impala_mm.teachers.teacher import NoTeacher, ObservingTeacher, Request
 
-_KERNELS = (8, 4, 3)  # height and width of the convolutions, in pixels
-_STRIDES = (4, 2, 1)
-_ATOMS = 51  # returns for each of which Rainbow computes a probability
-_LARGEST = 10.0  # the largest of them; it is no part of a checkpoint
+_DEEPEST = 3  # modules within modules
 
 _SENTINEL = "sentinel_checkpoint_complete."
 # By the beginning of its name, how the name of each file ends by which a checkpoint is found.
 _ENDS = {"ckpt.": None, "tf_ckpt-": ".index", _SENTINEL: None}
 _FILE = re.compile(rf"({'|'.join(map(re.escape, _ENDS))})(\d+)(\..*)?")
-LAYERS = ("Conv_0", "Conv_1", "Conv_2", "Dense_0", "Dense_1")
-# TensorFlow's names of these layers, and of their weights: those of tf.slim, then those of Keras.
-_TF_LAYERS = ("Conv", "Conv_1", "Conv_2", "fully_connected", "fully_connected_1")
-_TF_WEIGHTS = (("weights", "biases"), ("kernel", "bias"))
-_NETWORK = "the Nature network of DQN and Rainbow, three convolutions and two other layers"
-
-
-class Layer(NamedTuple):
-    """The weights of one layer."""
-
-    kernel: np.ndarray  # float32 [height, width, in, out], or [in, out]
-    bias: np.ndarray  # float32 [out]
+# The layers of flax, by their names in TensorFlow: those of tf.slim and of Keras. Keras names the
+# one that embeds IQN's fractions differently.
+_TF_LAYER = re.compile(r"Online/(Conv|fully_connected|dense)(?:_(\d{1,9}))?/(?:weights|kernel)")
+_TF_BIASES = {"weights": "biases", "kernel": "bias"}
 
 
 class DopamineTeacher(ObservingTeacher):
@@ -61,10 +50,8 @@ class DopamineTeacher(ObservingTeacher):
         """Read the checkpoint; raise NoTeacher if it does not fit the student's level."""
         path = find(request.path)
         assert path
-        layers = read_layers(path)
-        outputs = len(layers[-1].bias)
-        self._is_rainbow = outputs % _ATOMS == 0
-        self.num_actions = outputs // _ATOMS if self._is_rainbow else outputs
+        network = self.network = _make(path, read_layers(path))
+        self.num_actions = network.num_actions
         spec = request.fit(self.num_actions)
         super().__init__(request, spec)
         self._temperature = request.config.teacher_temperature
@@ -75,16 +62,13 @@ class DopamineTeacher(ObservingTeacher):
             "reward_scaling": 1.0,
             "life_loss_ends": False,
         }
-        _check(path, layers, spec)
+        _check(path, network, spec)
         if spec.actions.discrete != self.num_actions:
             raise NoTeacher(
                 f"{path} was trained with {self.num_actions} actions, and {spec.level_name} takes "
                 f"{spec.actions.describe()}: give a checkpoint of this game, or say by "
                 f"--teacher_actions which of the teacher's actions are those of the student"
             )
-        self._layers = [
-            [tf.Variable(weights, trainable=False) for weights in layer] for layer in layers
-        ]
         self.notes = [
             f"{path} does not say on which game it was trained: its {self.num_actions} actions are "
             f"taken as those of {spec.level_name}, in the emulator's order"
@@ -94,27 +78,22 @@ class DopamineTeacher(ObservingTeacher):
                 f"{path} does not say how lives counted: Dopamine's agents play whole games with "
                 f"sticky actions, as --preset=atari-sticky does"
             )
-        if self._is_rainbow:
-            self.notes.append(
-                f"{path} is Rainbow's, and does not say which returns its {_ATOMS} probabilities "
-                f"are of: they are taken as -{_LARGEST:g} to {_LARGEST:g}, as published"
-            )
+        self.notes += [f"{path} {note}" for note in network.notes]
 
     def answer(self, observations: tf.Tensor) -> tf.Tensor:
         """Return the parameters [N, A] for stacks uint8 [N, height, width, C]."""
-        x = tf.cast(observations, tf.float32) / 255.0
-        *convolutions, (hidden, hidden_bias), (output, output_bias) = self._layers
-        for (kernel, bias), stride in zip(convolutions, _STRIDES, strict=True):
-            x = tf.nn.relu(tf.nn.conv2d(x, kernel, stride, "SAME") + bias)
-        x = tf.reshape(x, [-1, hidden.shape[0]])
-        x = tf.nn.relu(x @ hidden + hidden_bias) @ output + output_bias
-        if self._is_rainbow:
-            probabilities = tf.nn.softmax(tf.reshape(x, [-1, self.num_actions, _ATOMS]))
-            x = tf.linalg.matvec(probabilities, tf.linspace(-_LARGEST, _LARGEST, _ATOMS))
-        return x / self._temperature
+        return self.network.values(observations) / self._temperature
 
 
-def _check(path: Path, layers: list[Layer], spec: EnvironmentSpec) -> None:
+def _make(path: Path, layers: dict[str, Layer]) -> Network:
+    """Return the network of these layers; raise NoTeacher."""
+    try:
+        return Network(layers)
+    except BadLayers as error:
+        raise NoTeacher(f"{path} {error}: only {IN_WORDS} can be read") from None
+
+
+def _check(path: Path, network: Network, spec: EnvironmentSpec) -> None:
     """Raise NoTeacher unless the network reads the observations of a level."""
     seen = spec.observation
     if not isinstance(seen, tf.TensorSpec) or seen.dtype != tf.uint8 or seen.shape.rank != 3:
@@ -123,29 +102,14 @@ def _check(path: Path, layers: list[Layer], spec: EnvironmentSpec) -> None:
             f"{spec.level_name} are no such images"
         )
     height, width, channels = seen.shape
-    stacked, first = channels * spec.frame_stack, layers[0].kernel.shape[2]
+    stacked, first = channels * spec.frame_stack, network.frames
     if stacked != first:
         other = f"give a checkpoint that was trained with {stacked}"
         raise NoTeacher(
             f"{path} reads stacks of {first} frames, and {spec.level_name} has {stacked} of them: "
             f"{'leave out --frame_stack and --grayscale' if spec.emulator else other}"
         )
-    for stride in _STRIDES:
-        height, width = -(-height // stride), -(-width // stride)
-    *convolutions, hidden, output = (layer.kernel.shape for layer in layers)
-    expected = [
-        (kernel, kernel, inputs)
-        for kernel, inputs in zip(
-            _KERNELS, [stacked, *(shape[3] for shape in convolutions)], strict=False
-        )
-    ]
-    kernels = [shape[:3] for shape in convolutions]
-    if kernels != expected or output[0] != hidden[1]:
-        raise NoTeacher(
-            f"{path} has layers of other shapes than Dopamine's network, whose kernels are of "
-            f"{', '.join(f'{k}x{k}' for k in _KERNELS)} pixels: give a checkpoint of DQN or Rainbow"
-        )
-    if hidden[0] != height * width * convolutions[-1][3]:
+    if network.features != network.count_features(height, width):
         raise NoTeacher(
             f"{path} reads images of another size than {seen.shape[0]}x{seen.shape[1]}, which "
             f"{spec.level_name} has: Dopamine's are 84x84, so leave out --width and --height"
@@ -155,8 +119,9 @@ def _check(path: Path, layers: list[Layer], spec: EnvironmentSpec) -> None:
 def find(path: Path) -> Path | None:
     """Return the checkpoint that a path means; None if it is none of Dopamine's.
 
-    It may be one of its files, the folder that contains them, or the folder of a run. In a folder
-    it is the newest complete one. Raises NoTeacher if there is none that is complete.
+    It may be one of its files, the folder that contains them, the folder of a run, or that of a
+    game with one run. In a folder it is the newest complete one. Raises NoTeacher if there is
+    none that is complete.
     """
     if (named := _FILE.fullmatch(path.name)) and not path.is_dir():
         checkpoints, _ = _contents(path.parent)
@@ -181,7 +146,19 @@ def find(path: Path) -> Path | None:
                 f"checkpoint itself"
             )
         return checkpoints[max(complete)]
-    return None
+    if len(runs := numbered_runs(path)) > 1:
+        raise NoTeacher(
+            f"{path} has the runs {', '.join(run.name for run in runs)}: give one of them, such as "
+            f"{runs[0]}"
+        )
+    return find(runs[0]) if runs else None
+
+
+def numbered_runs(path: Path) -> list[Path]:
+    """Return the folders of runs in the folder of a game, as the public checkpoints lie in it."""
+    folders = [run for run in path.glob("[0-9]*") if run.name.isdecimal() and run.is_dir()]
+    runs = [run for run in folders if any(_contents(run / "checkpoints"))]
+    return sorted(runs, key=lambda run: int(run.name))
 
 
 def _contents(folder: Path) -> tuple[dict[int, Path], set[int]]:
@@ -201,16 +178,16 @@ def _listed(numbers: Any) -> str:
     return f"checkpoint {shown}" if numbers else "no checkpoint"
 
 
-def read_layers(path: Path) -> list[Layer]:
-    """Return the layers of a checkpoint's network; raise NoTeacher."""
+def read_layers(path: Path) -> dict[str, Layer]:
+    """Return the layers of a checkpoint's network by flax's names; raise NoTeacher."""
     layers = _read_tensorflow(path) if path.name.startswith("tf_") else _read_jax(path)
-    for name, (kernel, bias) in zip(LAYERS, layers, strict=True):
+    for name, (kernel, bias) in layers.items():
         if kernel.dtype != np.float32 or bias.dtype != np.float32:
             raise NoTeacher(f"{path} has {name} as {kernel.dtype.name}: float32 is read")
-        if kernel.ndim != (4 if name.startswith("Conv") else 2) or bias.shape != kernel.shape[-1:]:
+        if kernel.ndim not in (2, 4) or bias.shape != kernel.shape[-1:]:
             raise NoTeacher(
                 f"{path} has {name} with shapes {list(kernel.shape)} and {list(bias.shape)}: only "
-                f"{_NETWORK}, can be read"
+                f"{IN_WORDS} can be read"
             )
         if not (np.isfinite(kernel).all() and np.isfinite(bias).all()):
             raise NoTeacher(
@@ -220,53 +197,86 @@ def read_layers(path: Path) -> list[Layer]:
     return layers
 
 
-def _read_jax(path: Path) -> list[Layer]:
+def _read_jax(path: Path) -> dict[str, Layer]:
     """Return the layers of a pickle's online network."""
     content = pickles.read(path)
     if not isinstance(content, dict) or "online_params" not in content:
         has = ", ".join(map(str, content))[:100] if isinstance(content, dict) else "no dictionary"
         raise NoTeacher(
             f"{path} has no online_params, but {has or 'nothing'}: give a checkpoint of Dopamine's "
-            f"JAX agents of version 3.2 or later; TensorFlow's have their weights in tf_ckpt-*, "
-            f"which must stand beside it"
+            f"JAX agents that learn values; TensorFlow's have their weights in tf_ckpt-*, which "
+            f"must stand beside it"
         )
     match content["online_params"]:
-        case {"params": dict(params)} if set(params) == set(LAYERS):
-            layers = [_as_layer(params[name]) for name in LAYERS]
-            if all(layers):
-                return [layer for layer in layers if layer]
         case {"params": dict(params)}:
-            raise NoTeacher(
-                f"{path} has the layers {', '.join(map(str, params))[:100]}: only {_NETWORK}, can "
-                f"be read"
-            )
-    raise NoTeacher(f"{path} has online_params that are no weights of layers: it may be damaged")
+            layers = _flatten(params)
+        case dict(params):  # before version 3.2
+            layers = _number_by_kind(_flatten(params))
+        case _:
+            layers = {}
+    if not layers:
+        raise NoTeacher(
+            f"{path} has online_params that are no weights of layers: it may be damaged"
+        )
+    return layers
 
 
-def _as_layer(params: Any) -> Layer | None:
-    """Return the layer of a dictionary of arrays; None if it is none."""
-    match params:
-        case {"kernel": np.ndarray() as kernel, "bias": np.ndarray() as bias}:
-            return Layer(kernel, bias)
-    return None
+def _flatten(params: dict[Any, Any], prefix: str = "") -> dict[str, Layer]:
+    """Return the layers of a tree of modules by their paths; {} if anything in it is none."""
+    layers: dict[str, Layer] = {}
+    for name, module in params.items():
+        match module:
+            case {"kernel": np.ndarray() as kernel, "bias": np.ndarray() as bias}:
+                found = {f"{prefix}{name}": Layer(kernel, bias)}
+            case {"kernel_mu": np.ndarray() as kernel, "bias_mu": np.ndarray() as bias}:
+                found = {f"{prefix}{name}": Layer(kernel, bias)}
+            case dict() if prefix.count("/") < _DEEPEST:
+                found = _flatten(module, f"{prefix}{name}/")
+            case _:
+                found = {}
+        if not found:
+            return {}
+        layers |= found
+    return layers
 
 
-def _read_tensorflow(prefix: Path) -> list[Layer]:
+def _number_by_kind(layers: dict[str, Layer]) -> dict[str, Layer]:
+    """Return layers that were numbered together (Conv_2, Dense_3) with numbers for each kind."""
+    counts: Counter[str] = Counter()
+    numbered: dict[str, Layer] = {}
+    for name in sorted(layers, key=lambda name: int((re.findall(r"\d{1,9}$", name) or ["0"])[0])):
+        kind = name.rstrip("0123456789")
+        numbered[f"{kind}{counts[kind]}"] = layers[name]
+        counts[kind] += 1
+    return numbered
+
+
+def _read_tensorflow(prefix: Path) -> dict[str, Layer]:
     """Return the layers of the online network in a checkpoint of tf.train.Saver."""
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         names = set(reader.get_variable_to_shape_map())
-        for kernel, bias in _TF_WEIGHTS:
-            pairs = [(f"Online/{layer}/{kernel}", f"Online/{layer}/{bias}") for layer in _TF_LAYERS]
-            if names.issuperset(name for pair in pairs for name in pair):
-                return [Layer(*map(reader.get_tensor, pair)) for pair in pairs]
+        found = {}
+        for name in names:
+            place, _, kind = name.rpartition("/")
+            bias = f"{place}/{_TF_BIASES.get(kind)}"
+            if (of := _TF_LAYER.fullmatch(name)) and bias in names:
+                order = (of[1] != "dense", int(of[2] or 0))
+                found[of[1] == "Conv", order] = Layer(*map(reader.get_tensor, (name, bias)))
     except (OSError, ValueError, IndexError, RuntimeError, tf.errors.OpError) as error:
         raise NoTeacher(
             f"{prefix} is damaged or cut short ({' '.join(str(error).split())[:200]}): copy its "
             f"files again, of which .index and .data are needed"
         ) from None
-    online = sorted({name.split("/")[1] for name in names if name.startswith("Online/")})
-    raise NoTeacher(
-        f"{prefix} has the layers {', '.join(online)[:100] or 'of no network named Online'}: only "
-        f"{_NETWORK}, can be read"
-    )
+    if not found:
+        online = sorted({name.split("/")[1] for name in names if name.startswith("Online/")})
+        raise NoTeacher(
+            f"{prefix} has the layers {', '.join(online)[:100] or 'of no network named Online'}: "
+            f"only {IN_WORDS} can be read"
+        )
+    layers: dict[str, Layer] = {}
+    for is_convolution in (True, False):
+        own = sorted(order for convolution, order in found if convolution == is_convolution)
+        name = "Conv" if is_convolution else "Dense"
+        layers |= {f"{name}_{n}": found[is_convolution, order] for n, order in enumerate(own)}
+    return layers

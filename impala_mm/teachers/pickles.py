@@ -110,7 +110,7 @@ def interpret(content: bytes, name: str) -> Any:
             instruction(machine, argument)
     except Refused as refused:
         raise BadPickle(
-            f"{name} has {refused}, which no checkpoint of Dopamine's DQN or Rainbow has. A pickle "
+            f"{name} has {refused}, which no checkpoint of Dopamine has. A pickle "
             f"may contain any program, so nothing of this file is executed and it is not read: "
             f"give the checkpoint that Dopamine wrote"
         ) from None

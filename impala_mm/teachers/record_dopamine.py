@@ -1,9 +1,12 @@
 """Record the games of a Dopamine replay as a data set, for --teacher_data.
 
-python -m impala_mm.teachers.record_dopamine CHECKPOINTS FOLDER --level_name=PongNoFrameskip-v4
+python -m impala_mm.teachers.record_dopamine REPLAY FOLDER --level_name=PongNoFrameskip-v4
 
-CHECKPOINTS is the folder with the replay's files, of which the newest replay is read; the games are
-added to FOLDER, as --mode=record does it. Rewards are those of the replay, limited to -1 to 1.
+REPLAY is a run of Dopamine's, its folder with the replay's files, of which the newest replay is
+read, or one of these files or of the run's checkpoints. A checkpoint whose replay does not lie
+beside it has number (checkpoint + 1) // 4 in the run's replay_logs/, as reincarnating_rl reads it.
+The games are added to FOLDER, as --mode=record does it. Rewards are those of the replay, limited to
+-1 to 1. Since version 4.1 a replay is one file, which `dopamine_replay` reads; before that:
 
     checkpoints/
         $store$_observation_ckpt.199.gz     uint8 [N, 84, 84]: single frames, as our unrolls have
@@ -42,44 +45,48 @@ from impala_mm.config.errors import UserMistake
 from impala_mm.config.messages import join_lines
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollSpec
-from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments import from_flags
 from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Step
 from impala_mm.evaluation import recording
 from impala_mm.replay.data_set import About, DataSetWriter, unroll_spec
-from impala_mm.teachers import pickles
+from impala_mm.teachers import dopamine, pickles
+from impala_mm.teachers.dopamine_replay import FILE, StackedReplay, check_frames, step_of
 from impala_mm.teachers.teacher import NoTeacher
 
 _UNROLL_LENGTH = 20  # students may have any other
-_LINE_UNROLLS = 2_000  # unrolls between progress lines
-_STORED = re.compile(r"\$store\$_observation_ckpt\.(\d+)\.gz")
+_STORED = re.compile(r"\$store\$_observation_ckpt\.(\d{1,9})\.gz")
+# A file of a replay, or of a checkpoint.
+_FILE = re.compile(
+    r"[$\w]+_ckpt\.(\d{1,9})\.gz|"
+    r"(?:ckpt\.|tf_ckpt-|sentinel_checkpoint_complete\.)(\d{1,9})(?:\..*)?"
+)
+_LOGS = "replay_logs"  # the folder of the public replays, beside checkpoints/
 _NUMBERS = "biuf"  # kinds of NumPy types
 _MOST_ROWS, _MOST_IN_ROW = 2**27, 2**22  # Dopamine keeps a million frames of 84x84
 
 
-def record(checkpoints: Path, folder: Path, level_name: str) -> About:
+def record(path: Path, folder: Path, level_name: str) -> About:
     """Add a replay's games to a data set, and return its description; raise UserMistake."""
     config = Config(level_name=level_name, life_loss_ends=False)  # as Dopamine plays
     spec = level_spec(level_name, **from_flags.environment_options(config))
-    number = find(checkpoints)
-    if number is None:
+    stored = find(path)
+    if stored is None:
         raise NoTeacher(
-            f"{checkpoints} has no file $store$_observation_ckpt.N.gz: give the folder in which "
-            f"Dopamine stored its replay"
+            f"{path} has no replay of Dopamine's ($store$_observation_ckpt.N.gz or N/{FILE}), and "
+            f"no replay_logs beside it have one: give the folder in which it is stored"
         )
-    replay = read(checkpoints, number, spec)
+    replay: Replay | StackedReplay
+    if stored.is_one_file:
+        replay = StackedReplay(stored.folder / str(stored.number) / FILE, spec)
+    else:
+        replay = read(stored.folder, stored.number, spec)
     unroll = unroll_spec(entry_spec(spec, ()), _UNROLL_LENGTH)
-    policy = f"Dopamine's replay {checkpoints.resolve()}, {number}"
+    policy = f"Dopamine's replay {stored.folder.resolve()}, {stored.number}"
     data = DataSetWriter(folder, recording.describe(spec, unroll, config, policy))
-    print(f"replay {number}: {len(replay.action):,} transitions", flush=True)
+    print(f"{stored.folder}, {stored.number}: {replay.transitions:,} transitions", flush=True)
     try:
-        stream, data.next_stream = data.next_stream, data.next_stream + 1
-        contents = unrolls(replay, spec, unroll, data.count)
-        for at, content in enumerate(contents):
-            data.add(stream, at, content)
-            if at % _LINE_UNROLLS == _LINE_UNROLLS - 1:
-                print(f"{data.about.episodes:,} games, {data.about.steps:,} steps", flush=True)
+        recording.add(unrolls(replay, spec, unroll, data.count), data)
     finally:
         data.close()
     return data.about
@@ -102,11 +109,58 @@ class Replay(NamedTuple):
         """The numbers of the transitions, the oldest first."""
         return np.roll(np.arange(len(self.action)), -self.oldest)
 
+    @property
+    def transitions(self) -> int:
+        """The number of transitions."""
+        return len(self.action)
 
-def find(folder: Path) -> int | None:
-    """Return the number of the newest replay in a folder; None if it has none of Dopamine's."""
+    def steps(
+        self, padding: int, on_game: Callable[[int, float], None]
+    ) -> Iterator[tuple[Step, int | None]]:
+        """Yield (step, action before it), game by game; the action of a reset is None.
+
+        Before each game may stand `padding` transitions of zeros.
+        """
+        return _steps(self, padding, on_game)
+
+
+class Stored(NamedTuple):
+    """A replay that was found."""
+
+    folder: Path
+    number: int
+    is_one_file: bool = False  # as since version 4.1
+
+
+def find(path: Path) -> Stored | None:
+    """Return the replay that a path means, in a folder the newest; None if there is none."""
+    if (named := _FILE.fullmatch(path.name)) and not path.is_dir():
+        number, of_checkpoint = int(named[1] or named[2]), bool(named[2])
+        return _numbers(path.parent).get(number) or (
+            _numbers(path.parent.parent / _LOGS).get((number + 1) // 4) if of_checkpoint else None
+        )
+    if (path / FILE).is_file() and path.name.isdecimal():
+        return Stored(path.parent, int(path.name), is_one_file=True)
+    if len(runs := dopamine.numbered_runs(path)) > 1:
+        raise NoTeacher(
+            f"{path} has the runs {', '.join(run.name for run in runs)}: give one of them, such as "
+            f"{runs[0]}"
+        )
+    run = runs[0] if runs else path
+    for folder in (run / "checkpoints", run, run / _LOGS, run.parent / _LOGS):
+        if stored := _numbers(folder):
+            return stored[max(stored)]
+    return None
+
+
+def _numbers(folder: Path) -> dict[int, Stored]:
+    """Return the replays in a folder by number."""
     names = [_STORED.fullmatch(path.name) for path in folder.glob("$store$_observation_ckpt.*")]
-    return max((int(name[1]) for name in names if name), default=None)
+    found = {int(name[1]): Stored(folder, int(name[1])) for name in names if name}
+    for path in folder.glob(f"[0-9]*/{FILE}"):
+        if (name := path.relative_to(folder).parts[0]).isdecimal():
+            found[int(name)] = Stored(folder, int(name), is_one_file=True)
+    return found
 
 
 def read(folder: Path, number: int, spec: EnvironmentSpec) -> Replay:
@@ -114,7 +168,7 @@ def read(folder: Path, number: int, spec: EnvironmentSpec) -> Replay:
     path = folder / f"$store$_observation_ckpt.{number}.gz"
     with StoredArray(path) as frames:
         capacity, *shape = frames.shape or (0,)
-        _check_frames(path, frames.dtype, tuple(shape), spec)
+        check_frames(path, frames.dtype, tuple(shape), spec)
     action, reward, terminal = (
         read_array(folder / f"$store$_{name}_ckpt.{number}.gz", (capacity,), kinds)
         for name, kinds in (("action", "iu"), ("reward", _NUMBERS), ("terminal", _NUMBERS))
@@ -150,53 +204,22 @@ def read(folder: Path, number: int, spec: EnvironmentSpec) -> Replay:
     )
 
 
-def _check_frames(
-    path: Path, dtype: np.dtype, shape: tuple[int, ...], spec: EnvironmentSpec
-) -> None:
-    """Raise NoTeacher unless frames [N, *shape] are the observations of a level."""
-    seen = spec.observation
-    ours = tuple(getattr(seen, "shape", ()))
-    if (*shape, 1) != ours or dtype != getattr(seen, "dtype", None):
-        raise NoTeacher(
-            f"{path} has frames {dtype.name} {list(shape)}, and observations of {spec.level_name} "
-            f"are {getattr(getattr(seen, 'dtype', None), 'name', 'several')} {list(ours)}: give "
-            f"data of this level"
-        )
-
-
 def unrolls(
-    replay: Replay,
+    replay: Replay | StackedReplay,
     spec: EnvironmentSpec,
     unroll: UnrollSpec,
     on_game: Callable[[int, float], None] = lambda steps, episode_return: None,
 ) -> Iterator[bytes]:
-    """Yield unrolls of complete games in a row, as an actor's `UnrollWriter` makes them.
+    """Return unrolls of complete games in a row, as `recording.cut` makes them.
 
-    Entries after the last game are like resets. `on_game` is called with the steps and the return
-    of each game, whose rewards are those of the replay. Raises NoTeacher if a file is damaged.
+    `on_game` is called with the steps and the return of each game, whose rewards are those of the
+    replay. Raises NoTeacher if a file is damaged.
     """
-    writer = UnrollWriter(unroll, 1, ())
-    nothing = spec.actions.zeros(1)
-    step: Step | None = None
-    begun = False
-    partial = False  # whether the unroll has an entry that none before it has
-    for step, action in _steps(replay, spec.frame_stack - 1, on_game):
-        if not begun:
-            begun = True
-            writer.write_reset(step)
-            writer.set_start_state([])
-            continue
-        taken = nothing if action is None else np.array([action], np.int32)
-        partial = not writer.write(step, taken, [])
-        if not partial:
-            yield from writer.take_unrolls()
-            writer.set_start_state([])
-    while partial and step:
-        no, yes = np.array([False]), np.array([True])
-        step = step._replace(reward=np.zeros(1, np.float32), terminated=no, truncated=no, first=yes)
-        partial = not writer.write(step, nothing, [])
-        if not partial:
-            yield from writer.take_unrolls()
+    steps = (
+        (step, None if action is None else np.array([action], np.int32))
+        for step, action in replay.steps(spec.frame_stack - 1, on_game)
+    )
+    return recording.cut(steps, spec, unroll)
 
 
 def _steps(
@@ -221,37 +244,19 @@ def _steps(
             if steps < 0 and is_padding:
                 continue
             if steps < 0:
-                yield _step(frame, first=True), None
+                yield step_of(frame, first=True), None
             else:
                 cut = at == last and not terminal[at]
-                yield _step(frame, reward[at - 1], truncated=cut), int(action[at - 1])
+                yield step_of(frame, reward[at - 1], truncated=cut), int(action[at - 1])
                 total += float(reward[at - 1])
             steps += 1
         if frame is not None and steps >= 0 and terminal[last]:
             # The frame after the end is not stored, and has no part in learning.
-            yield _step(frame, reward[last], terminated=True), int(action[last])
+            yield step_of(frame, reward[last], terminated=True), int(action[last])
             steps, total = steps + 1, total + float(reward[last])
         if steps > 0:
             on_game(steps, total)
         begin = last + 1
-
-
-def _step(
-    frame: np.ndarray,
-    reward: float = 0.0,
-    terminated: bool = False,
-    truncated: bool = False,
-    first: bool = False,
-) -> Step:
-    """Return the step of one environment."""
-    return Step(
-        reward=np.array([reward], np.float32),
-        terminated=np.array([terminated]),
-        truncated=np.array([truncated]),
-        observation=frame[np.newaxis, ..., np.newaxis],
-        first=np.array([first]),
-        fault=np.array([False]),
-    )
 
 
 def _frames(replay: Replay) -> Iterator[np.ndarray]:
@@ -354,12 +359,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkpoints", type=Path, help="folder with the files $store$_*")
+    parser.add_argument("replay", type=Path, help="a run of Dopamine's, or its replay")
     parser.add_argument("folder", type=Path, help="folder of the data set, new or to be added to")
     parser.add_argument("--level_name", required=True, help="the game that was played")
     arguments = parser.parse_args(argv)
     try:
-        about = record(arguments.checkpoints, arguments.folder, arguments.level_name)
+        about = record(arguments.replay, arguments.folder, arguments.level_name)
     except (UserMistake, BadLevel) as error:
         sys.exit(f"error: {error}")
     mean = "" if about.mean_return is None else f", mean return {about.mean_return:.2f}"

@@ -322,7 +322,10 @@ def refuse_denied(reply: Reply) -> None:
     if reply == Reply.DENIED:
         raise Refused("the learner has a different token")
     if reply == Reply.DISPLACED:
-        raise Refused("another process is this actor now: give each its own --task")
+        raise Refused(
+            "another process is this actor now: give each its own --task (impala_horovod_gym began "
+            "at 0 for each learner; here a number is used once in a run)"
+        )
     if reply == Reply.INVALID:
         raise Refused("a message of this actor cannot be right: the learner's log says why")
 

@@ -16,7 +16,7 @@ from launcher.follow import follow, names, remembered
 from launcher.follow.console import say
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.plan import process_plan, slurm
-from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
+from launcher.plan.request import Request, UserError, check_flags, read_workers
 from launcher.plan.workers_csv import BadCsv
 from launcher.supervise import tmux
 from launcher.supervise.run_registry import (
@@ -33,8 +33,8 @@ def emit_script(run: Run, request: Request) -> int:
     config = request.launcher
     if config.emit != "slurm":
         raise UserError(f"--emit={config.emit}: the only choice is slurm")
-    refuse_launcher_flags(request)
     with contextlib.redirect_stdout(sys.stderr):
+        check_flags(request)
         workers = read_workers(request)
         for note in slurm.list_notes(workers, config, request.given):
             say(f"note: {note}")

@@ -23,7 +23,7 @@ from launcher.hosts import deploy, fetch
 from launcher.hosts.hosts import Hosts, find_targets, host_id_of
 from launcher.plan import host_environment, process_plan
 from launcher.plan.host_environment import Installation
-from launcher.plan.request import Request, UserError, read_workers, refuse_launcher_flags
+from launcher.plan.request import Request, UserError, check_flags, read_workers
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import tmux
 from launcher.supervise.run_registry import Run, check_runs_folder
@@ -34,7 +34,7 @@ def launch(run: Run, request: Request) -> int:
 
     The name of `run` gets a number if it is taken and was not requested.
     """
-    refuse_launcher_flags(request)
+    check_flags(request)
     workers = read_workers(request)
     config = request.launcher
     if config.dry_run:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from impala_mm.config.environment_flags import EVERY_FRAME
 from impala_mm.config.flags import format_value
 from impala_mm.config.messages import escape, program
 from impala_mm.config.settings import Config
@@ -58,8 +59,11 @@ class Request:
         return Settings(config.ssh_config, config.ssh_accept_new_hosts, config.ssh_accept_key)
 
 
-def refuse_launcher_flags(request: Request) -> None:
-    """Refuse flags that the frontend sets for each process, and values that cannot be passed on."""
+def check_flags(request: Request) -> None:
+    """Refuse flags that the frontend sets for each process, and values that cannot be passed on.
+
+    Print what --num_action_repeats=1 means, which the README of impala_horovod_gym has with Atari.
+    """
     for name, why in LauncherConfig.NOT_TAKEN.items():
         if name in request.flags:
             raise UserError(f"--{name} is not for the frontend: {why}")
@@ -68,6 +72,9 @@ def refuse_launcher_flags(request: Request) -> None:
     for name, value in request.flags.items():
         if "\n" in value or "\0" in value:
             raise UserError(f"--{name} contains a line break, which no process can get")
+    experiment = request.experiment
+    if experiment.num_action_repeats == 1 and "NoFrameskip" in experiment.level_name:
+        print(f"note: {EVERY_FRAME}")
 
 
 def read_workers(request: Request) -> list[Worker]:

@@ -23,6 +23,8 @@ sys.path[:0] = [str(_HERE), str(_ROOT)]
 import code_pages  # noqa: E402
 import formulas  # noqa: E402
 
+from impala_mm.config import peer_names  # noqa: E402
+
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()[^)\s#]+")
 _NAME = re.compile(r"\[([\w/.]+\.md)\]\((?=([^)\s#]+))")  # a link that shows a page's name
@@ -81,12 +83,24 @@ def _file_of(path: Path, config: MkDocsConfig) -> File:
     text = "\n\n".join(["---\nsearch:\n  exclude: true\n---", *texts])
     if path.suffix == ".ipynb":
         text = _notebook(path)
+    elif path.parent == peer_names.TABLES:
+        text = _peer_table(path.stem)
     return File.generated(config, f"{name}.md", content=text, inclusion=level)
 
 
 def _code(path: Path) -> str:
     language = _LANGUAGES.get(path.suffix, "text")
     return f"`{path.name}`\n\n``````{language}\n{path.read_text()}``````"
+
+
+def _peer_table(trainer: str) -> str:
+    """Return the table of a trainer's flags as Markdown; those of ours become links."""
+    lines = [f"# The flags of {trainer}", "", "| there | default | here | |", "|---|---|---|---|"]
+    for row in peer_names.table(trainer):
+        there = " ".join(f"`{name}`" for name in row.there.split())
+        ours = [re.sub(r"--\w+[\w.,=]*\w", r"`\g<0>`", text) for text in row[2:]]
+        lines.append(f"| {there} | {row.default} | {' | '.join(ours)} |")
+    return "\n".join(lines)
 
 
 def _notebook(path: Path) -> str:

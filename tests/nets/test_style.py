@@ -48,18 +48,37 @@ def test_the_initial_weights_of_an_mlp_have_the_chosen_scale():
     np.testing.assert_allclose(w @ w.T, 4 * np.eye(5), atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["MLPLSTMAgent", "ResNetLSTMAgent"])
-def test_the_size_of_every_lstm_can_be_chosen(name):
+@pytest.mark.parametrize("name", ["MLPLSTMAgent", "ResNetLSTMAgent", "MLPGRUAgent"])
+def test_the_size_of_every_core_can_be_chosen(name):
     spec = VECTOR if name.startswith("MLP") else SMALL
     network = nets.make(name, spec, ACTIONS, style=nets.Style(lstm_size=10))
     assert network.num_features == 10
-    assert network.initial_state(3).core.cell.shape == (3, 10)
+    assert {x.shape for x in tf.nest.flatten(network.initial_state(3).core)} == {(3, 10)}
+
+
+@pytest.mark.parametrize(
+    ("style", "channels", "features"),
+    [
+        ({}, [16, 32], 128),
+        ({"conv_factor": 2.5}, [40, 80], 128),
+        ({"conv_factor": 0.01}, [1, 1], 128),
+        ({"conv_units": 7}, [16, 32], 7),
+        ({"conv_units": 0}, [16, 32], 18 * 20 * 32),
+    ],
+)
+def test_convolutions_and_the_layer_after_them_have_the_chosen_sizes(style, channels, features):
+    network = nets.make("SmallConvAgent", SMALL, ACTIONS, style=nets.Style(**style))
+    kernels = [v.shape for v in network.trainable_variables if v.shape.rank == 4]
+    assert [shape[-1] for shape in kernels] == channels
+    assert network.num_features == features + 1 + ACTIONS
 
 
 @pytest.mark.parametrize(
     ("name", "style", "sentence"),
     [
-        ("MLPAgent", {"lstm_size": 9}, "MLPAgent has no LSTM, so lstm_size would have no effect"),
+        ("MLPAgent", {"lstm_size": 9}, "MLPAgent has no LSTM or GRU, so lstm_size would have no"),
+        ("MLPAgent", {"conv_factor": 2.0}, "MLPAgent has no convolutions, so conv_factor would"),
+        ("MLPLSTMAgent", {"conv_units": 0}, "has no convolutions, so conv_units would have no"),
         ("ShallowConvAgent", {"mlp_sizes": (9,)}, "has no MLP for such observations, so mlp_sizes"),
         ("ResNetLSTMAgent", {"activation": "elu"}, "so activation would have no effect: leave it"),
     ],

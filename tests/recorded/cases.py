@@ -239,7 +239,6 @@ CASES = [
         rescaled={"value_rescaling": 0.001},
         copied={"target_period": 2, "target_share": 1.0},
         squared={"huber_delta": float("inf"), "loss_reduction": "sum"},
-        lstm=_LSTM,
         largest_error={"largest_error_share": 0.2},
         ladder={"epsilon_schedule": "ladder"},
         epsilon={"epsilon_frames": 400.0, "epsilon_start": 0.5},

@@ -72,7 +72,7 @@ class Taught(NamedTuple):
     # bool [T+1, B]: where the teachers have seen all frames that they stack.
     known: tf.Tensor
     # For each teacher its values: of actions [T+1, B, A], or of observations [T+1, B] for a student
-    # that computes no others; () unless --distill compares values.
+    # that computes no others; () where they are neither in the loss nor known without a cost.
     values: tuple[tf.Tensor, ...] = ()
 
 
@@ -201,7 +201,7 @@ class Distillation(Feature):
         nothing = tf.zeros_like(entries.first, tf.float32)
         each = nothing[..., tf.newaxis] + tf.zeros([self._num_parameters])
         like = (each, each if self.config.computes_action_values else nothing)
-        if "value" not in self.config.distilled:
+        if not self._compares_values:
             like = (each, ())
 
         def ask() -> list[Any]:
@@ -220,10 +220,18 @@ class Distillation(Feature):
         parameters, values = zip(*answers, strict=True)
         return Taught(parameters, known, () if isinstance(like[1], tuple) else values)
 
+    @property
+    def _compares_values(self) -> bool:
+        """Whether --distill does, or values of actions are known, whose distance is a metric."""
+        config = self.config
+        return "value" in config.distilled or (
+            config.computes_action_values and all(teacher.greedy for teacher in self._teachers)
+        )
+
     def _answer(self, teacher: Teacher, entries: Entry) -> tuple[tf.Tensor, Any]:
         """Return a teacher's (parameters, values); () for values that are not compared."""
         config = self.config
-        if "value" not in config.distilled:
+        if not self._compares_values:
             return teacher.parameters(entries), ()
         if not teacher.greedy:
             return teacher.judge(entries)
@@ -238,15 +246,20 @@ class Distillation(Feature):
         """Return what --distill names, on average over the teachers, times its cost."""
         if not self._teachers:
             return Added(0.0)
-        terms = self._terms(student, prepared)
+        mine, answers = self._compared(student, prepared)
+        terms = self._mean(self.config.distilled, mine, answers, prepared.known)
         reduced = student.reduce(terms, prepared.known)
-        return Added(
-            self.cost(reduced.dtype) * reduced, {self.metric: student.sums(terms, prepared.known)}
-        )
+        measured = {self.metric: student.sums(terms, prepared.known)}
+        if self.config.computes_action_values and prepared.values:
+            distance = self._mean(["distance"], mine, answers, prepared.known)
+            measured["q/teacher_error"] = student.sums(distance, prepared.known)
+        return Added(self.cost(reduced.dtype) * reduced, measured)
 
-    def _terms(self, student: Student, taught: Taught) -> tf.Tensor:
-        """Return what --distill names, on average over the teachers, [T, N]; 0 where not known."""
-        config, unit = self.config, student.unit
+    def _compared(
+        self, student: Student, taught: Taught
+    ) -> tuple[teacher_losses.Compared, list[teacher_losses.Compared]]:
+        """Return the student and its teachers, whose values are in the unit that it learns."""
+        unit = student.unit
 
         values = student.values
         if tf.is_tensor(values):  # else: it computes none
@@ -261,14 +274,25 @@ class Distillation(Feature):
             teacher_losses.Compared(student.make(parameters), None if x is None else in_unit(x))
             for parameters, x in zip_longest(taught.parameters, taught.values)
         ]
+        return mine, answers
+
+    def _mean(
+        self,
+        names: Sequence[str],
+        mine: teacher_losses.Compared,
+        answers: Sequence[teacher_losses.Compared],
+        known: tf.Tensor,
+    ) -> tf.Tensor:
+        """Return these losses, on average over the teachers, [T, N]; 0 where not `known`."""
         kinds: dict[str, Callable[..., tf.Tensor]] = {
             "policy": teacher_losses.policy,
             "value": teacher_losses.value,
+            "distance": teacher_losses.distance,
             "best_action": teacher_losses.best_action,
-            "margin": functools.partial(teacher_losses.margin, size=config.teacher_margin),
+            "margin": functools.partial(teacher_losses.margin, size=self.config.teacher_margin),
         }
-        each = [kinds[kind](mine, one) for kind in config.distilled for one in answers]
-        return tf.where(taught.known, tf.add_n(each) / len(answers), 0.0)
+        each = [kinds[name](mine, one) for name in names for one in answers]
+        return tf.where(known, tf.add_n(each) / len(answers), 0.0)
 
     def after(
         self, measured: Mapping[str, tf.Tensor], exchange: GradientReducer

@@ -34,13 +34,22 @@ def policy(student: Compared, teacher: Compared) -> tf.Tensor:
 def value(student: Compared, teacher: Compared) -> tf.Tensor:
     """Return the squared differences of the values; of actions, their mean over those allowed."""
     squares = tf.square(student.values - teacher.values)
-    if squares.shape.rank == 2:
-        return squares
-    if isinstance(student.allowed, tuple):
-        return tf.reduce_mean(squares, -1)
-    allowed = student.allowed | ~tf.reduce_any(student.allowed, -1, keepdims=True)
-    count = tf.reduce_sum(tf.cast(allowed, squares.dtype), -1)
-    return tf.reduce_sum(tf.where(allowed, squares, 0.0), -1) / count
+    return squares if squares.shape.rank == 2 else _mean_of_allowed(squares, student.allowed)
+
+
+def distance(student: Compared, teacher: Compared) -> tf.Tensor:
+    """Return how far the values of actions are from the teacher's, the mean over those allowed."""
+    return _mean_of_allowed(tf.abs(student.values - teacher.values), student.allowed)
+
+
+def _mean_of_allowed(x: tf.Tensor, allowed: Any) -> tf.Tensor:
+    """Return the mean of x [T, N, A] over the actions that are allowed; over all if none is."""
+    if isinstance(allowed, tuple):
+        return tf.reduce_mean(x, -1)
+    allowed |= ~tf.reduce_any(allowed, -1, keepdims=True)
+    return tf.reduce_sum(tf.where(allowed, x, 0.0), -1) / tf.reduce_sum(
+        tf.cast(allowed, x.dtype), -1
+    )
 
 
 def best_action(student: Compared, teacher: Compared) -> tf.Tensor:

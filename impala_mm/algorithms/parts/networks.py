@@ -141,4 +141,6 @@ def _style(config: Config) -> nets.Style:
         config.layer_norm,
         config.mlp_init_scale,
         config.lstm_size,
+        conv_factor=config.conv_factor,
+        conv_units=config.conv_units,
     )

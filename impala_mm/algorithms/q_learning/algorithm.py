@@ -55,7 +55,7 @@ class _Loss(NamedTuple):
 
     total: tf.Tensor  # []
     error: tf.Tensor  # []: mean absolute difference of values from their targets
-    value: tf.Tensor  # []: mean value of the best actions, in the unit of rewards
+    best: q_values.Best  # the values of the best actions, in the unit of rewards
     sizes: tf.Tensor  # [T, B]: what priorities are made of, 0 where not live
     live: tf.Tensor  # bool [T, B]
     measured: Any  # what the features have measured
@@ -285,7 +285,9 @@ class QLearning(Algorithm):
             "loss/total": found.total,
             "loss_per_step/total": found.total / tf.cast(num_summed, found.total.dtype),
             "q/error": found.error,
-            "q/value": found.value,
+            "q/value": found.best.mean,
+            "q/largest": found.best.largest,
+            "q/action_gap": found.best.gap,
             "learning_rate": rate,
             "grad_norm": applied.norm,
             "clipped_share": applied.clipped,
@@ -348,11 +350,11 @@ class QLearning(Algorithm):
         goals, live = q_values.find_targets(following, learnt, batch.weight, self._rule)
         # Later steps only complete the targets: they are steps of the next unroll.
         steps = min(config.unroll_length, live.shape[0])  # with hindsight 1
-        largest = self._in_rewards(tf.reduce_max(masking.allowed_only(means, entries.mask), -1))
+        allowed = masking.allowed_only(means, entries.mask)
         prepared = tf.nest.map_structure(lambda x: x[self._burn_in :], prepared)
-        goals, live, taken, outputs, prepared, largest = tf.nest.map_structure(
+        goals, live, taken, outputs, prepared, allowed = tf.nest.map_structure(
             lambda x: x[:steps],
-            (goals, live, entries.action[1:], values, prepared, largest),
+            (goals, live, entries.action[1:], values, prepared, allowed),
         )
         actions = q_values.repeat(losses.mask(live, taken), copies)
         played = q_values.chosen(outputs.numbers, actions)
@@ -374,10 +376,7 @@ class QLearning(Algorithm):
         return _Loss(
             config.td_cost * of_targets + added,
             losses.reduce(errors, live, batch.weight, "mean"),
-            tf.math.divide_no_nan(
-                tf.reduce_sum(tf.where(live, largest, 0.0)),
-                tf.math.count_nonzero(live, dtype=largest.dtype),
-            ),
+            q_values.best(allowed, live, self._in_rewards),
             sizes,
             live,
             measured,

@@ -4,6 +4,7 @@ Values [T+1, B, A] are those of a network at the entries of unrolls, and everyth
 transitions is [T, B]; `data/trajectory.py` explains both.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -92,6 +93,37 @@ def find_targets(
 def chosen(x: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """Return what belongs to the actions [T, B] of x [T, B, A, ...], [T, B, ...]."""
     return tf.gather(x, actions, batch_dims=2)
+
+
+class Best(NamedTuple):
+    """Measurements of the best actions' values, in the unit of rewards."""
+
+    mean: tf.Tensor  # []: 0 if nothing is live
+    largest: tf.Tensor  # []: NaN if nothing is live
+    gap: tf.Tensor  # []: mean distance from the second best; NaN where no action is second
+
+
+def best(values: tf.Tensor, live: tf.Tensor, in_rewards: Callable[[tf.Tensor], tf.Tensor]) -> Best:
+    """Return what is measured of values [T, B, A] where `live` [T, B].
+
+    Actions that are not allowed have the value -inf.
+    """
+    found = tf.math.top_k(values, min(2, values.shape[-1])).values
+    first, second = in_rewards(found[..., 0]), found[..., -1]
+    compared = live & (second > -float("inf")) & (values.shape[-1] > 1)
+    gaps = first - in_rewards(tf.where(compared, second, 0.0))
+
+    def mean(x: tf.Tensor, where: tf.Tensor) -> tf.Tensor:
+        count = tf.math.count_nonzero(where, dtype=x.dtype)
+        return tf.reduce_sum(tf.where(where, x, 0.0)) / count
+
+    unknown = tf.constant(float("nan"), first.dtype)
+    any_live = tf.reduce_any(live)
+    return Best(
+        tf.where(any_live, mean(first, live), 0.0),
+        tf.where(any_live, tf.reduce_max(tf.where(live, first, -float("inf"))), unknown),
+        mean(gaps, compared),
+    )
 
 
 def repeat(x: tf.Tensor, copies: int) -> tf.Tensor:

@@ -34,7 +34,7 @@ import tensorflow as tf
 from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 
-from impala_mm.config.environment_flags import read_kwargs
+from impala_mm.config.environment_flags import EVERY_FRAME, read_kwargs
 from impala_mm.config.messages import error_message
 from impala_mm.environments import Level
 from impala_mm.environments.action_parts import Discrete
@@ -148,10 +148,7 @@ class AtariLevel(Level):
         """Return the spec, for which nothing is emulated."""
         game, note = self.game, ""
         if game.repeats == 1:
-            note = (
-                "num_action_repeats=1 makes every emulator frame a step; the predecessor of this "
-                "program ignored it with Atari and repeated each action 4 times (use 4 for that)"
-            )
+            note = EVERY_FRAME
         return EnvironmentSpec(
             self.name,
             tf.TensorSpec(game.shape, tf.uint8),

@@ -106,7 +106,7 @@ def refuse_little_memory(config: Config, codec: UnrollCodec, most_bytes: float) 
                 place = config.replay_spill
                 given = f"auto (half of what {place} has free)" if place else "auto"
             flags.refuse(
-                f"--replay_max_gb={given}: {part.kind} has room for "
+                f"--replay_max_gb={given}: {part.name} has room for "
                 f"{int(share / codec.size):,} unrolls before compression, less than "
                 f"--batch_size={config.batch_size}: give at least {least:g}"
             )
@@ -132,7 +132,7 @@ def describe(config: Config, codec: UnrollCodec, most_bytes: float) -> list[str]
     columns = replay_mix.split_columns(mix, config.batch_size)
     shares = _memory_shares(mix, most_bytes)
     return [
-        f"replay: {number} of a batch's {config.batch_size} unrolls are drawn from {part.kind}, "
+        f"replay: {number} of a batch's {config.batch_size} unrolls are drawn from {part.name}, "
         f"which holds up to {part.capacity:,} unrolls ({part.capacity * config.unroll_length:,} "
         f"steps, {part.capacity * codec.size / 1e6:,.1f} MB before compression), or "
         f"{most / 1e6:,.1f} MB"

@@ -9,7 +9,7 @@ import threading
 import pytest
 from processes import ROOT
 
-from impala_mm.actor.policy_puller import HostParameterCache
+from impala_mm.actor.host_cache import HostParameterCache
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_the_last_one_takes_the_folder_away(share, tmp_path):
 def test_what_killed_actors_left_is_taken_away_by_the_next_of_any_run(share, tmp_path):
     program = (
         "import os, signal, pathlib, sys\n"
-        "from impala_mm.actor.policy_puller import HostParameterCache\n"
+        "from impala_mm.actor.host_cache import HostParameterCache\n"
         "s = HostParameterCache('killed', pathlib.Path(sys.argv[1])); s.store(1, b'x' * 1000);"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -11,8 +11,8 @@ from processes import free_port
 from supervising import until
 
 from impala_mm.actor import learner_link, policy_puller
+from impala_mm.actor.host_cache import HostParameterCache
 from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
-from impala_mm.actor.policy_puller import HostParameterCache
 from impala_mm.data.compression import compress_lz4, decompress
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import messages

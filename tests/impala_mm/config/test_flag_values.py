@@ -76,7 +76,11 @@ def _note(config, capsys):
 @pytest.mark.parametrize(
     ("algorithm", "settings", "said"),
     [
-        ("ppo", {"n_steps": 128}, "--n_steps=128 (with --advantages=gae)"),
+        (
+            "ppo",
+            {"n_steps": 128},
+            "(with --advantages=gae; another trainer's --n_steps is --unroll_length here)",
+        ),
         ("dqn", {"baseline_cost": 0.3}, "--baseline_cost=0.3 (with --algorithm=dqn)"),
         ("impala", {"cloned": "all"}, "(without --policy_cloning_cost and without --value_cloning"),
         ("impala", {"target_kl_pi_mu": 0.0, "multiplier_speed": 0.1}, ""),

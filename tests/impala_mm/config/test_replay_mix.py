@@ -16,7 +16,7 @@ def _mix(text):
 
 def test_a_text_names_parts_with_shares_capacities_and_options():
     mix = _mix("uniform:0.3:10000,queue:0.5,elite:0.2:1000:strategy=1:distance=cosine")
-    assert mix.queue == ("queue", 0.5, 0, {})
+    assert mix.queue[:4] == ("queue", 0.5, 0, {})
     assert [part[:3] for part in mix.replays] == [("uniform", 0.3, 10000), ("elite", 0.2, 1000)]
     options = mix.replays[1].options
     assert (options["strategy"], options["distance"], options["max_age"]) == ("1", "cosine", 100)
@@ -48,6 +48,22 @@ def test_a_file_of_tables_is_the_text_in_its_place(tmp_path):
     assert _mix(text).replays[0].options["exponent"] == 0.9
 
 
+def test_a_kind_may_be_in_a_mix_more_than_once(tmp_path):
+    path = tmp_path / "mix.toml"
+    path.write_text(
+        "[[elite]]\nshare = 0.25\ncapacity = 64\n[[elite]]\nshare = 0.5\ncapacity = 99\n"
+        "anneal = 2\n[uniform]\nshare = 0.25\n"
+    )
+    text = replay_mix.rewrite(f"{path}")
+    assert text == "elite:0.25:64,elite:0.5:99:anneal=2,uniform:0.25"
+    parts = _mix(text).replays
+    assert [part.name for part in parts] == ["elite", "elite-2", "uniform"]
+    assert [part.options.get("anneal") for part in parts] == [1, 2, None]
+    assert "elite-2 has room for 99" in replay_mix.why_unsuitable(
+        _mix("elite:0.25:200,elite:0.5:99,uniform:0.25"), 100, 0
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -61,7 +77,10 @@ def test_a_file_of_tables_is_the_text_in_its_place(tmp_path):
         ("queue:1,uniform:0:9", "uniform's share is 0"),
         ("uniform", "uniform: write KIND:SHARE:CAPACITY"),
         ("queue:1:10", "queue:1:10: write KIND:SHARE"),
-        ("uniform:0.5,uniform:0.5", "it names uniform twice"),
+        ("queue:0.5,queue:0.5", "it names queue twice"),
+        ("elite:1:9:distance=l0.5", "elite's distance is l0.5: it must be cosine, kl, or l and"),
+        ("elite:1:9:distance=3", "elite's distance is 3"),
+        ("elite:1:9:anneal=-1", "elite's anneal is -1"),
         ("uniform:1:9:lambda=2", "uniform has no option lambda"),
         ("elite:1:9:strategy=5", "elite's strategy is 5"),
         ("elite:1:9:lambda=0", "elite's lambda is 0"),

@@ -31,7 +31,7 @@ def _to_the_end(kind, folder, contents):
     [
         ("impala", 20),
         pytest.param("r2d2", 30, marks=pytest.mark.slow),
-        ("sac", 40),
+        pytest.param("sac", 40, marks=pytest.mark.slow),
         pytest.param("dqn", 20, marks=pytest.mark.slow),
     ],
 )

@@ -175,6 +175,17 @@ def test_games_that_come_after_those_that_ended_the_run_count_no_more():
     assert tally.row(0, 0)["episode_return"] == 1
 
 
+def test_games_of_all_learners_are_kept_until_they_are_taken():
+    tally = metrics.MetricsAggregator({"catch": None}, learners=2, keeps_games=True)
+    for rank in range(2):
+        meter, rows = metrics.Meter(), to_rows([Episode(0, True, 1.0, 9), Episode(1, False, 2, 3)])
+        meter.add_episodes(ReportedEpisodes("catch", 3 + rank, 7, rows, environments=4))
+        tally.merge(rank, meter.take_reading())
+    played = {"level": "catch", "return": 1.0, "length": 9, "environment": 0, "policy_version": 7}
+    assert tally.take_games() == [played | {"actor": 3}, played | {"actor": 4}]
+    assert tally.take_games() == []
+
+
 def test_what_came_before_the_first_update_is_forgotten_even_where_it_was_passed_on():
     """Readings are taken every second, rows are written every two."""
     meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})

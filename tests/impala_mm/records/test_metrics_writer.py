@@ -45,6 +45,20 @@ def test_what_hosts_use_is_appended_and_a_file_that_refuses_it_costs_only_the_ro
     assert said == [], "the next row of metrics finds the disk full, too, and says it"
 
 
+def test_games_are_appended_in_whole_lines_and_a_full_disk_costs_only_new_ones(tmp_path):
+    writer, games = MetricsWriter(tmp_path, print), [{"return": float(i)} for i in range(100)]
+    writer.write_games(games[:2])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        writer.write_games(games)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    writer.write_games(games[2:3])
+    lines = (tmp_path / "games.jsonl").read_text().splitlines()
+    assert [json.loads(line)["return"] for line in lines] == [0.0, 1.0, 2.0]
+
+
 def _events(logdir):
     """Read the events with TensorBoard's own reader."""
     events = EventAccumulator(str(logdir / "events"), size_guidance={"tensors": 0})

@@ -66,7 +66,9 @@ def test_a_tracker_that_a_module_of_ones_own_registers_is_named_like_ours(here, 
     registry.register("mine", mine.MyTracker)
     assert isinstance(tracking.make_tracker("mine"), mine.MyTracker)
     with flags.refusals_raised():
-        with pytest.raises(BadSettings, match="--track=other: write wandb or mine"):
+        with pytest.raises(
+            BadSettings, match="--track=other: write wandb or trackio or mlflow or mine"
+        ):
             tracking.make_tracker("other")
         with pytest.raises(BadSettings, match=r"--track=absent.Tracker: "):
             tracking.make_tracker("absent.Tracker")

@@ -13,7 +13,7 @@ from rows import read_rows
 
 from impala_mm.records import tracking
 from impala_mm.records.metrics_writer import MetricsWriter
-from impala_mm.records.tracking import WandbTracker
+from impala_mm.records.trackers import WandbTracker
 
 HERE = importlib.util.find_spec("wandb") is not None
 

@@ -109,6 +109,10 @@ def test_the_share_of_candidates_falls_with_the_runs_frames_and_not_with_calls()
     replay.draw(10, 0.5)
     assert len(learner.computed) == 20
     assert replay.draw(10, 1.0).measured == {}, "in the end it draws at random"
+    learner.computed.clear()
+    late = _replay(list(range(100)), learner, anneal=2)
+    late.draw(10, 1.0)
+    assert len(learner.computed) == 20, "over twice the run: at its end, half of it is left"
     few, _ = _elite([5, 7], strategy="2")
     assert len(few.draw(6, 0.0).slots) == 6, "they are drawn again"
 
@@ -139,10 +143,17 @@ def test_a_full_elite_replay_makes_room_by_the_rule_that_the_mix_names(insertion
     assert [unroll.version for unroll in replay.store.in_order()] == left
 
 
-def test_l1_l2_and_the_cosine_which_is_a_distance_and_not_a_similarity():
+def test_norms_and_the_cosine_which_is_a_distance_and_not_a_similarity():
     a, b = np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [1.0, 1.0]])
-    np.testing.assert_allclose(elite.DISTANCES["l1"](a, b), [7, 2])
-    np.testing.assert_allclose(elite.DISTANCES["l2"](a, b), [5, np.sqrt(2)])
+    for order, expected in (
+        ("1", [7, 2]),
+        ("2", [5, 2**0.5]),
+        ("3", [91 ** (1 / 3), 2 ** (1 / 3)]),
+    ):
+        np.testing.assert_allclose(elite.distance_of(f"l{order}")(a, b), expected)
+    np.testing.assert_allclose(elite.distance_of("linf")(a, b), [4, 1])
+    small = np.float32([[1e-3, 1e-3]])
+    np.testing.assert_allclose(elite.distance_of("l20")(small, 0 * small), 1e-3 * 2**0.05)
     x = np.array([1.0, 0.0])
     others = np.array([[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [0.0, 0.0]])
     np.testing.assert_allclose(cosine(np.broadcast_to(x, others.shape), others), [0, 1, 2, 1])

@@ -1,11 +1,15 @@
 """The balance of unrolls and updates, and what is counted as played."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unrolls import CODEC, LENGTH, unroll
 
+from impala_mm.config import replay_mix
 from impala_mm.replay.mixer import Mixer, RateLimiter
+from impala_mm.replay.samplers import SamplerSetup, make_replay
+from impala_mm.replay.store import pack
 
 
 def test_an_update_needs_as_many_unrolls_as_the_ratio_says_and_actors_wait_once_it_is_possible():
@@ -47,3 +51,16 @@ def test_steps_are_new_entries_without_resets(resets, overlap, less):
     mixer.receive(unroll(1, resets=resets), 0, b"", None)
     assert mixer.take_stored_steps() == LENGTH - less
     assert mixer.take_stored_steps() == 0
+
+
+def test_two_replays_of_a_kind_are_filled_and_measured_apart():
+    random = np.random.default_rng(0)
+    parts = replay_mix.parse("uniform:0.5:2,uniform:0.5:8").replays
+    replays = [make_replay(SamplerSetup(part, 1e9, random)) for part in parts]
+    limiter = RateLimiter(ratio=1, minimum=4)
+    mixer = Mixer(CODEC, replays, [0, 1, 1], limiter, "keep_latest", lambda: 0.0, 1, print)
+    for number in range(4):
+        mixer.receive(unroll(number), number, pack(unroll(number)), None)
+    assert len(mixer.draw().keys) == 2
+    measured = mixer.metrics()
+    assert (measured["replay_unrolls/uniform"], measured["replay_unrolls/uniform-2"]) == (2, 4)

@@ -70,6 +70,23 @@ def test_a_shard_brings_back_unrolls_uses_and_priorities(tmp_path):
             assert newest == [[9.0], [9.0]], "the largest so far, whose unroll is gone"
 
 
+def test_two_replays_of_a_kind_keep_what_is_their_own(tmp_path):
+    text = "prioritised:0.5:6:exponent=1,prioritised:0.5:4:exponent=2"
+    before = _filled(range(10), text)
+    for replay in before:
+        replay.write_priorities(np.arange(6, 10), np.array([1.0, 2.0, 3.0, 4.0]))
+    before[1].store.uses[:] = 5
+    shard.save(tmp_path, CODEC, before, MIX)
+    after = _replays(text)
+    shard.restore([shard.Share(tmp_path)], CODEC, after)
+    assert [_held(each) for each in after] == [list(range(4, 10)), list(range(6, 10))]
+    assert [_scaled(each, _slots(each)[-4:]).tolist() for each in after] == [
+        [1, 2, 3, 4],
+        [1, 4, 9, 16],
+    ]
+    assert [each.store.uses.sum() for each in after] == [0, 20]
+
+
 def test_a_shard_of_an_earlier_version_brings_back_its_unrolls_and_no_mix(tmp_path):
     shard.save(tmp_path, CODEC, _filled(range(10)), MIX)
     with np.load(tmp_path / "index.npz") as index:

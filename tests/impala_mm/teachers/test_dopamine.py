@@ -212,6 +212,162 @@ def test_rainbow_takes_the_mean_of_its_distribution(tmp_path):
     assert "they are taken as -10 to 10, as published" in teacher.notes[1]
 
 
+# -- other networks
+
+
+def _flat(module, prefix=""):
+    """Return the arrays of a tree of modules by their paths, in float64."""
+    if isinstance(module, np.ndarray):
+        return {prefix: module.astype(float)}
+    parts = [_flat(part, f"{prefix}/{name}" if prefix else name) for name, part in module.items()]
+    return {name: array for part in parts for name, array in part.items()}
+
+
+class _Params:
+    """Makes the parameters of modules, and computes by them in float64."""
+
+    def __init__(self):
+        self.params, self._draw = {}, np.random.default_rng(3)
+
+    def layer(self, path, *shape, noisy=False):
+        """Return the kernel and bias of a new module."""
+        module = self.params
+        for name in path.split("/"):
+            module = module.setdefault(name, {})
+        kernel, bias = (self._draw.normal(0, 0.4, s).astype("f4") for s in (shape, shape[-1:]))
+        suffix = "_mu" if noisy else ""
+        module |= {f"kernel{suffix}": kernel, f"bias{suffix}": bias}
+        if noisy:  # is for training
+            module |= {"kernel_sigma": kernel * 9, "bias_sigma": bias * 9}
+        return kernel.astype(float), bias.astype(float)
+
+    def convolve(self, path, x, side, stride, channels):
+        """Return a convolution of images by a new module."""
+        kernel, bias = self.layer(path, side, side, x.shape[-1], channels)
+        return _convolved(x, kernel, stride) + bias
+
+    def apply(self, path, x, outputs, noisy=False):
+        """Return a new module's outputs for [..., inputs]."""
+        kernel, bias = self.layer(path, x.shape[-1], outputs, noisy=noisy)
+        return x @ kernel + bias
+
+
+def _pooled(x):
+    """Return the maxima of 3x3 pixels, every second one, padded as SAME."""
+    size, out = x.shape[1], -(-x.shape[1] // 2)
+    total = max((out - 1) * 2 + 3 - size, 0)
+    low = total // 2
+    x = np.pad(x, [(0, 0), *[(low, total - low)] * 2, (0, 0)], constant_values=-np.inf)
+    rows = [[x[:, i : i + 3, j : j + 3].max((1, 2)) for j in range(0, 2 * out, 2)]
+            for i in range(0, 2 * out, 2)]  # fmt: skip
+    return np.moveaxis(np.array(rows), 2, 0)
+
+
+def _relu(x):
+    return np.maximum(x, 0)
+
+
+def _nature(made, x, _):
+    for number, (side, stride) in enumerate(((8, 4), (4, 2), (3, 1))):
+        x = _relu(made.convolve(f"Conv_{number}", x, side, stride, 2 + number))
+    return x.reshape(len(x), -1)
+
+
+def _impala(made, x, stack):
+    """Return the features of two stacks, of one block and of two."""
+    for number, blocks in enumerate((2, 2)):
+        path = f"encoder/{stack}_{number}"
+        x = _pooled(made.convolve(f"{path}/Conv_0", x, 3, 1, 2 + number))
+        for block in range(blocks):
+            y = made.convolve(f"{path}/Conv_{2 * block + 1}", _relu(x), 3, 1, x.shape[-1])
+            x = x + made.convolve(f"{path}/Conv_{2 * block + 2}", _relu(y), 3, 1, x.shape[-1])
+    return _relu(x).reshape(len(x), -1)
+
+
+def _mean_return(logits):
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    returns = np.linspace(-10, 10, logits.shape[-1])
+    return (weights * returns).sum(-1) / weights.sum(-1)
+
+
+def _dqn(made, x):
+    return made.apply("Dense_1", _relu(made.apply("Dense_0", x, 5)), 3)
+
+
+def _quantiles(made, x):
+    hidden = _relu(made.apply("Dense_0", x, 5))
+    return made.apply("Dense_1", hidden, 600).reshape(-1, 3, 200).mean(-1)
+
+
+def _rainbow(kind):
+    """Return a full Rainbow, with layers of this kind."""
+
+    def of_features(made, x):
+        noisy = kind == "NoisyNetwork"
+        hidden = _relu(made.apply(f"{kind}_0", x, 5, noisy))
+        advantage = made.apply(f"{kind}_1", hidden, 3 * 7, noisy).reshape(-1, 3, 7)
+        value = made.apply(f"{kind}_2", hidden, 7, noisy).reshape(-1, 1, 7)
+        return _mean_return(value + advantage - advantage.mean(1, keepdims=True))
+
+    return of_features
+
+
+def _iqn(made, x):
+    fractions = (np.arange(32)[:, np.newaxis] + 0.5) / 32
+    embedded = np.cos(np.pi * np.arange(1, 9) * fractions)
+    tiled = x[:, np.newaxis] * _relu(made.apply("Dense_0", embedded, x.shape[-1]))
+    return made.apply("Dense_2", _relu(made.apply("Dense_1", tiled, 5)), 3).mean(1)
+
+
+@pytest.mark.parametrize("stack", ["Stack", "_stacks", ""])
+@pytest.mark.parametrize(
+    "head", [_dqn, _quantiles, _rainbow("NoisyNetwork"), _rainbow("Dense"), _iqn]
+)
+def test_each_network_of_dopamine_computes_its_values(tmp_path, head, stack):
+    """Of Impala's encoder, Dopamine and reincarnating_rl name the stacks differently."""
+    made = _Params()
+    images = np.random.default_rng(1).integers(0, 256, (5, 9, 9, 4), np.uint8)
+    expected = head(made, (_impala if stack else _nature)(made, images / 255, stack))
+    path = _write_jax(tmp_path, _small_layers(), online_params={"params": made.params})
+    teacher = _load(path, spec=_small_spec(), teacher_temperature=1.0)
+    found = tf.function(teacher.parameters)(_as_entries(images))[-1]
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
+    assert np.ptp(expected, 0).min() > 1e-3
+
+
+def test_layers_of_earlier_versions_are_numbered_together(tmp_path):
+    """Before version 3.2, with flax.nn."""
+    layers = _small_layers()
+    names = ("Conv_0", "Conv_1", "Conv_2", "Dense_3", "Dense_4")
+    params = {
+        name: {"kernel": kernel, "bias": bias}
+        for name, (kernel, bias) in zip(names, layers, strict=True)
+    }
+    path = _write_jax(tmp_path, layers, online_params=params)
+    images = np.random.default_rng(1).integers(0, 256, (2, 9, 9, 4), np.uint8)
+    found = _load(path, spec=_small_spec(), teacher_temperature=1.0).parameters(_as_entries(images))
+    np.testing.assert_allclose(found[-1], _values(layers, images), rtol=1e-4, atol=1e-5)
+
+
+def test_tensorflows_iqn_teaches(tmp_path):
+    """Keras names the layer that embeds the fractions apart."""
+    made = _Params()
+    images = np.random.default_rng(1).integers(0, 256, (5, 9, 9, 4), np.uint8)
+    expected = _iqn(made, _nature(made, images / 255, ""))
+    names = {"Conv_0": "Conv", "Dense_0": "dense", "Dense_1": "fully_connected"}
+    names["Dense_2"] = "fully_connected_1"
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for path, array in _flat(made.params).items():
+            layer, kind = path.split("/")
+            name = f"Online/{names.get(layer, layer)}/{kind}"
+            tf.compat.v1.get_variable(name, initializer=array.astype("f4"))
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.train.Saver().save(session, str(tmp_path / "tf_ckpt"), global_step=3)
+    teacher = _load(tmp_path, spec=_small_spec(), teacher_temperature=1.0)
+    found = teacher.parameters(_as_entries(images))[-1]
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
+
+
 def test_frames_of_an_earlier_episode_are_zeros(tmp_path):
     path = _write_jax(tmp_path, layers := _small_layers())
     frames = np.random.default_rng(1).integers(0, 256, (5, 1, 9, 9, 1), np.uint8)
@@ -241,9 +397,11 @@ def test_the_newest_complete_checkpoint_is_found(tmp_path):
         _write_jax(folder, _small_layers(seed=number), number, complete)
     (folder / "ckpt.12.bak").touch()  # an editor's copies are no checkpoints
     (folder / "sentinel_checkpoint_complete.12.bak").touch()
+    images = np.random.default_rng(1).integers(0, 256, (2, 9, 9, 4), np.uint8)
     for each in (tmp_path, folder):
-        found = _load(each, spec=_small_spec())
-        np.testing.assert_array_equal(found._layers[0][0], _small_layers(seed=10)[0][0])
+        found = _load(each, spec=_small_spec(), teacher_temperature=1.0)
+        answer = _values(_small_layers(seed=10), images)
+        np.testing.assert_allclose(found.parameters(_as_entries(images))[-1], answer, 1e-3, 1e-4)
     with pytest.raises(NoTeacher, match=r"ckpt.7 does not exist: .* has checkpoint 9, 10, 11"):
         _load(folder / "ckpt.7", spec=_small_spec())
     for number in ("9", "10", "12.bak"):
@@ -255,6 +413,22 @@ def test_the_newest_complete_checkpoint_is_found(tmp_path):
     for each in (tmp_path, folder):
         with pytest.raises(NoTeacher, match="checkpoints is empty: give the folder of a run"):
             _load(each, spec=_small_spec())
+
+
+def test_the_runs_of_a_game_lie_in_numbered_folders(tmp_path):
+    """As the public checkpoints of DQN do: DQN_400/Breakout/1/checkpoints/ckpt.399."""
+    layers = _small_layers()
+    _write_jax(tmp_path / "Breakout" / "1" / "checkpoints", layers, 399)
+    (tmp_path / "Breakout" / "1" / "replay_logs").mkdir()
+    images = np.random.default_rng(1).integers(0, 256, (2, 9, 9, 4), np.uint8)
+    for path in ("Breakout", "Breakout/1", "Breakout/1/checkpoints/ckpt.399"):
+        teacher = _load(tmp_path / path, spec=_small_spec(), teacher_temperature=1.0)
+        found = teacher.parameters(_as_entries(images))[-1]
+        np.testing.assert_allclose(found, _values(layers, images), rtol=1e-4, atol=1e-5)
+    _write_jax(tmp_path / "Breakout" / "10" / "checkpoints", layers, 399)
+    _write_jax(tmp_path / "Breakout" / "2" / "checkpoints", layers, 399)
+    with pytest.raises(NoTeacher, match=r"has the runs 1, 2, 10: give one of them, such as .*t/1$"):
+        _load(tmp_path / "Breakout", spec=_small_spec())
 
 
 # -- what cannot teach
@@ -294,13 +468,24 @@ def _no_tensorflow(folder, layers):
     return folder
 
 
+def _dense(inputs, outputs):
+    """Return the module of a layer of zeros."""
+    return {"kernel": np.zeros([inputs, outputs], "f4"), "bias": np.zeros(outputs, "f4")}
+
+
 _BAD = {
     _of(None): "has online_params that are no weights of layers",
     _of({"params": {name: {} for name in _JAX_NAMES}}): "has online_params that are no weights of",
-    _of({"params": {"encoder": {}, 7: {}}}): "has the layers encoder, 7: only the Nature network",
+    _of({"params": {"encoder": {}, 7: {}}}): "has online_params that are no weights of layers",
+    _of(
+        {"params": {"GRUCell_0": _dense(3, 4)}}
+    ): "has the layer GRUCell_0: only the networks of DQN",
+    _of({"params": {f"Conv_{'9' * 5000}": _dense(3, 4)}}): "has other convolutions",
+    _of({"Conv_0": _dense(3, 4)}): "has other convolutions: only the networks of",
     _with(0, np.zeros([8, 8, 3, 2], "f4")): "reads stacks of 3 frames, and small has 4 of them",
-    _with(0, np.zeros([6, 6, 4, 2], "f4")): "has layers of other shapes than Dopamine's network",
-    _with(1, np.zeros([4, 4, 5, 3], "f4")): "has layers of other shapes than Dopamine's network",
+    _with(0, np.zeros([6, 6, 4, 2], "f4")): "has a convolution [6, 6, 4, 2] where one of 8x8",
+    _with(1, np.zeros([4, 4, 5, 3], "f4")): "where one of 4x4 pixels of 2 channels would be",
+    _with(4, np.zeros([6, 3], "f4")): "has a layer of other inputs than the 5 outputs before it",
     _with(3, np.zeros([99, 5], "f4")): "reads images of another size than 9x9, which small has",
     _with(4, np.zeros([5, 4], "f4")): "was trained with 4 actions, and small takes",
     _with(4, np.zeros([5, 3], "f8")): "has Dense_1 as float64: float32 is read",

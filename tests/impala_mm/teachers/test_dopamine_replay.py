@@ -11,18 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from dopamine_stacks import games
+from dopamine_stacks import games, unpack
 
+from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.interface import entry_spec
 from impala_mm.data.trajectory import UnrollCodec, UnrollSpec
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
+from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.replay import data_set
 from impala_mm.teachers import record_dopamine
+from impala_mm.teachers.dopamine_replay import FILE, StackedReplay, uncompress
+from impala_mm.teachers.load import load_teachers
 from impala_mm.teachers.teacher import NoTeacher
 
 _WRITTEN = Path(__file__).parent / "dopamine" / "replay"
+_STACKED = Path(__file__).parent / "dopamine" / "stacked"  # make_dopamine_stacks.py
 
 
 def _spec(shape=(3, 2, 1), actions=3):
@@ -36,7 +41,10 @@ def _read(folder, number, length=7, spec=None):
     spec, counted = spec or _spec(), []
     unroll = UnrollSpec(length, 1, entry_spec(spec, ()), ())
     codec = UnrollCodec(unroll)
-    replay = record_dopamine.read(folder, number, spec)
+    if folder == _STACKED or (folder / str(number)).is_dir():
+        replay = StackedReplay(folder / str(number) / FILE, spec)
+    else:
+        replay = record_dopamine.read(folder, number, spec)
     rows = [
         codec.arrays(np.frombuffer(content, np.uint8)[np.newaxis].copy()).entries
         for content in record_dopamine.unrolls(replay, spec, unroll, lambda *g: counted.append(g))
@@ -83,7 +91,7 @@ def test_all_games_of_a_replay_become_unrolls(length):
 
 
 def test_games_that_are_overwritten_or_not_at_their_end():
-    assert record_dopamine.find(_WRITTEN) == 2, "the newest"
+    assert record_dopamine.find(_WRITTEN) == (_WRITTEN, 2, False), "the newest"
     entries, counted = _read(_WRITTEN, 2)
     *_, before, (frames, actions, rewards, _) = games()
     rest = len(frames) - 5
@@ -109,6 +117,148 @@ def test_earlier_versions_do_not_say_which_games_were_cut(tmp_path):
     entries, _ = _read(folder, 1)
     assert entries.terminated.sum() == 4
     assert entries.truncated.sum() == 1  # the last one
+
+
+# -- of version 4.1
+
+
+def _check_stacked(entries, counted, expected):
+    """Check games of version 4.1, which lack the last action and its reward."""
+    names = ("first", "terminated", "truncated", "action", "reward")
+    rows = []
+    for frames, actions, rewards, terminal in expected:
+        rows.append((True, False, False, 0, 0.0, frames[0]))
+        for t in range(1, len(frames)):
+            last = t == len(frames) - 1
+            ends = (last and terminal, last and not terminal)
+            rows.append((False, *ends, actions[t - 1], rewards[t - 1], frames[t]))
+    for column, name in enumerate(names):
+        found = getattr(entries, name)[: len(rows)]
+        np.testing.assert_array_equal(found, [row[column] for row in rows], name)
+    frames = entries.observation[: len(rows), ..., 0]
+    np.testing.assert_array_equal(frames, [row[5] for row in rows])
+    assert entries.first[len(rows) :].all()
+    assert counted == [(len(game[0]) - 1, game[2][:-1].sum()) for game in expected]
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_games_of_whole_stacks(number):
+    """A game's last transition is stored with fewer and fewer frames, and once counts."""
+    _check_stacked(*_read(_STACKED, number), list(games()))
+
+
+def test_games_of_whole_stacks_that_are_overwritten_or_not_at_their_end():
+    entries, counted = _read(_STACKED, 2)
+    *complete, (frames, actions, rewards, _) = games()
+    rest = len(frames) - 5
+    last = frames[:rest], actions[:rest], rewards[:rest], False
+    # The ends of 3 games are stored 4 times: 60 transitions go back into game 1.
+    _check_stacked(entries, counted, [*complete[2:], last])
+
+
+def test_rewards_of_several_steps_are_refused():
+    with pytest.raises(NoTeacher, match=r"only replays of agents with update_horizon = 1 become"):
+        _read(_STACKED, 3)
+
+
+def test_snappy_that_another_program_wrote():
+    """A literal of 70 bytes, copies of each kind, and one that overlaps itself."""
+    text = bytes(range(70))
+    wrote = bytes([200, 1, 60 << 2, 69]) + text  # 200 bytes; 70 of them follow
+    wrote += bytes([4 - 4 << 2 | 1, 70])  # 4 from 70 before
+    wrote += bytes([59 << 2 | 2, 4, 0])  # 60 from 4 before
+    wrote += bytes([63 << 2 | 3, 1, 0, 0, 0]) + bytes([1 << 2 | 2, 134, 0])  # 64 + 2
+    expected = text + text[:4] * 16 + bytes([3]) * 64
+    assert uncompress(wrote) == expected + expected[64:66]
+    bad = (wrote[:-3], wrote[:40], bytes([201]) + wrote[1:], bytes([255] * 9), b"", b"\4\6\1")
+    for each in bad:
+        with pytest.raises((ValueError, IndexError)):
+            uncompress(each)
+
+
+_CUT = {
+    "is damaged, cut short or no replay of Dopamine (": lambda content: content[:-15000],
+    "cut short or no replay of Dopamine (a value of kind array": lambda content: b"\x90" + content,
+    "has no memory": lambda content: b"\x80" + content,
+    "no replay of Dopamine (an array of unknown fields": lambda content: content.replace(
+        b"('data', '|u1'", b"('dato', '|u1'"
+    ),
+    "a stack of another size": lambda content: (
+        content.replace(b"\xa4data\xc4", b"\xa4data\xc4", 1)
+        and content.replace(bytes([24, 0x5C]), bytes([25, 0x5C]))
+    ),
+    "has action 7, and small takes": lambda content: content.replace(
+        b"\xa5shape\x90\xa4data\xc4\x08\2", b"\xa5shape\x90\xa4data\xc4\x08\7"
+    ),
+}
+
+
+@pytest.mark.parametrize("said", _CUT)
+def test_a_damaged_file_of_stacks_is_refused_in_a_sentence(said, tmp_path):
+    path = shutil.copytree(_STACKED / "1", tmp_path / "1") / FILE
+    path.write_bytes(_CUT[said](path.read_bytes()))
+    with pytest.raises(NoTeacher, match=re.escape(said)) as refused:
+        _read(tmp_path, 1)
+    assert str(refused.value).startswith(str(path))
+    assert "\n" not in str(refused.value)
+
+
+def test_stacks_of_another_level_are_refused():
+    with pytest.raises(NoTeacher, match=r"has frames uint8 \[3, 2\], and observations of small"):
+        _read(_STACKED, 1, spec=_spec((4, 2, 1)))
+
+
+# -- which replay
+
+
+def test_the_replay_of_a_run_or_checkpoint_is_found_as_its_runner_lays_it(tmp_path):
+    """As the public files lie: DQN_400/Breakout/1/checkpoints and .../1/replay_logs."""
+    run = tmp_path / "Breakout" / "1"
+    checkpoints, logs = run / "checkpoints", run / "replay_logs"
+    for folder, numbers in ((checkpoints, ()), (logs, (49, 50, 100))):
+        folder.mkdir(parents=True)
+        for number in numbers:
+            (folder / f"$store$_observation_ckpt.{number}.gz").touch()
+    for number in (199, 399):
+        (checkpoints / f"ckpt.{number}").touch()
+        (checkpoints / f"sentinel_checkpoint_complete.{number}").touch()
+    find = record_dopamine.find
+    for path in (run.parent, run, checkpoints, logs, checkpoints / "ckpt.399"):
+        assert find(path) == (logs, 100, False), path
+    assert find(checkpoints / "ckpt.199") == (logs, 50, False)
+    assert find(checkpoints / "tf_ckpt-199.index") == (logs, 50, False)
+    assert find(logs / "$store$_observation_ckpt.49.gz") == (logs, 49, False)
+    assert find(checkpoints / "ckpt.3") is None
+    (checkpoints / "$store$_observation_ckpt.199.gz").touch()
+    assert find(checkpoints / "ckpt.199") == find(run) == (checkpoints, 199, False)
+    (checkpoints / "399" / FILE).parent.mkdir(parents=True)
+    (checkpoints / "399" / FILE).touch()
+    for path in (run, checkpoints, checkpoints / "399", checkpoints / "ckpt.399"):
+        assert find(path) == (checkpoints, 399, True), path
+    shutil.copytree(run, run.parent / "2")
+    with pytest.raises(NoTeacher, match=r"has the runs 1, 2: give one of them, such as .*/1$"):
+        find(run.parent)
+
+
+def test_the_public_checkpoints_teach_and_their_replay_becomes_games(tmp_path, monkeypatch):
+    """Files of the same shape, as `gsutil cp -R gs://rl_checkpoints/DQN_400/Breakout` lays them."""
+    game = tmp_path / "DQN_400" / "Breakout"
+    checkpoints = unpack(game / "1", "dqn") / "checkpoints"
+    for name in ("ckpt.", "sentinel_checkpoint_complete."):
+        (checkpoints / f"{name}3").rename(checkpoints / f"{name}399")
+    (game / "1" / "replay_logs").mkdir()
+    for path in _WRITTEN.glob("*_ckpt.2.gz"):
+        shutil.copy(path, game / "1" / "replay_logs" / path.name.replace(".2.", ".100."))
+    level = "BreakoutNoFrameskip-v4"
+    (teacher,) = load_teachers(TeacherSettings(teacher=str(game)), level_spec(level))
+    assert teacher.num_actions == 4
+    monkeypatch.setattr(record_dopamine, "level_spec", lambda name, **options: _spec())
+    command = [str(checkpoints / "ckpt.399"), str(tmp_path / "data"), f"--level_name={level}"]
+    record_dopamine.main(command)
+    assert data_set.read_about(tmp_path / "data").episodes == len(_read(_WRITTEN, 2)[1])
+
+
+# -- what cannot be used
 
 
 def _header(shape):
@@ -185,11 +335,14 @@ def test_a_large_replay_takes_little_memory(tmp_path):
     assert peak < 3e6  # all frames take 14 million bytes
 
 
-def test_a_replay_becomes_a_data_set_to_which_another_is_added(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("folder", "newest"), [(_WRITTEN, 2), (_STACKED, 4)])
+def test_a_replay_becomes_a_data_set_to_which_another_is_added(
+    tmp_path, monkeypatch, capsys, folder, newest
+):
     monkeypatch.setattr(record_dopamine, "level_spec", lambda name, **options: _spec())
-    command = [str(_WRITTEN), str(tmp_path / "data"), "--level_name=small"]
+    command = [str(folder), str(tmp_path / "data"), "--level_name=small"]
     record_dopamine.main(command)
-    counted = _read(_WRITTEN, 2)[1]  # the newest
+    counted = _read(folder, newest)[1]
     about = data_set.read_about(tmp_path / "data")
     assert about.episodes == len(counted)
     assert about.steps == sum(steps for steps, _ in counted)
@@ -206,6 +359,6 @@ def test_a_replay_becomes_a_data_set_to_which_another_is_added(tmp_path, monkeyp
 
 def test_a_folder_without_a_replay_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(record_dopamine, "level_spec", lambda name, **options: _spec())
-    with pytest.raises(SystemExit, match=r"has no file .* give the folder"):
+    with pytest.raises(SystemExit, match=r"has no replay of .* give the folder"):
         record_dopamine.main([str(tmp_path), str(tmp_path / "data"), "--level_name=small"])
     assert not (tmp_path / "data").exists()

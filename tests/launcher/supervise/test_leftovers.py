@@ -155,10 +155,8 @@ def test_nothing_is_removed_where_processes_cannot_be_seen(tmp_path, shared, mon
 
 
 _SHARES = """
-import pathlib, sys, time, types
-# The cache needs no client, which loads TensorFlow.
-sys.modules["impala_mm.transport.client"] = types.SimpleNamespace(Client=None)
-from impala_mm.actor.policy_puller import HostParameterCache
+import pathlib, sys, time
+from impala_mm.actor.host_cache import HostParameterCache
 cache = HostParameterCache(sys.argv[1], *map(pathlib.Path, sys.argv[2:]))
 cache.store(1, b"parameters")
 print("shares", cache._folder, flush=True)

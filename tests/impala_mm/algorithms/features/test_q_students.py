@@ -60,6 +60,8 @@ def test_the_divergence_from_the_teacher_is_added_to_the_loss(kind, td_cost):
     expected += 0.7 * np.sum(terms * batch.weight.numpy()) / live.size
     assert float(found["loss/total"]) == pytest.approx(expected, rel=1e-4)
     assert float(found["kl_teacher_pi"]) == pytest.approx(terms.sum() / live.sum(), rel=1e-4)
+    distances = np.abs(theirs - mine).mean(-1)[live]
+    assert float(found["q/teacher_error"]) == pytest.approx(distances.mean(), rel=1e-4)
     assert float(found["teacher_cost"]) == pytest.approx(0.7)
     np.testing.assert_allclose(same, priorities, rtol=1e-5)
 

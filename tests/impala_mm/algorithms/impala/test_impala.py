@@ -50,6 +50,20 @@ def test_the_running_mean_moves_by_a_hundredth_towards_the_batchs(reduction):
     assert metrics["off_policyness"] == pytest.approx(metrics["loss/shift"] / steps)
 
 
+def test_a_loss_that_is_a_sum_is_the_mean_times_the_number_of_steps():
+    """That of the policy, the values and the entropy, and that of features."""
+    algorithm, batch = _moved(learning_rate=0.0, kl_mu_pi_cost=0.5, value_normalization="none")
+    exchange = gradients.GradientReducer(group.SingleLearner(), algorithm._config)
+    context, found = Context(*tf.constant([0.0, 1e9, 0.0])), {}
+    for reduction in losses.REDUCTIONS:
+        algorithm._config = dataclasses.replace(algorithm._config, loss_reduction=reduction)
+        found[reduction], _ = algorithm.update(batch, context, exchange)
+    assert float(found["mean"]["kl_mu_pi"]) > 1e-3
+    for name in ("total", "policy", "baseline", "entropy"):
+        total, mean = (float(found[reduction][f"loss/{name}"]) for reduction in losses.REDUCTIONS)
+        assert total == pytest.approx(20 * mean, rel=1e-4), name  # 5 steps of 4
+
+
 @pytest.mark.parametrize(("mean", "divisor"), [(0.25, 1), (50.0, 50)])
 def test_errors_count_in_units_of_the_running_mean_where_it_is_above_1(mean, divisor):
     _, metrics = _one_update(mean, baseline_cost=0.5, entropy_cost=0.25)

@@ -73,12 +73,16 @@ def _advantages(batch, values):
 
 
 class Table:
-    """Outputs that are variables, one for each entry, which an observation numbers."""
+    """Outputs that are variables, one for each entry, which an observation numbers.
+
+    The values of padding are no numbers, which must reach nothing.
+    """
 
     def __init__(self, algorithm, batch):
         random = np.random.default_rng(5)
         self.logits = tf.Variable(random.normal(size=[(T + 1) * B, ACTIONS]).astype(np.float32))
-        self.values = tf.Variable(random.normal(size=[(T + 1) * B]).astype(np.float32))
+        values = np.where(batch.weight > 0, random.normal(size=[T + 1, B]), np.nan)
+        self.values = tf.Variable(values.astype(np.float32).ravel())
         batch.unrolls.observation[..., 0] = np.arange((T + 1) * B).reshape(T + 1, B)
         algorithm._unroll = self._read
 
@@ -241,6 +245,15 @@ def test_a_value_that_has_moved_further_than_value_clip_is_taught_no_more():
     assert (expected[live] == 0).any()
     expected = np.where(live, expected * batch.weight, 0) / (T * B)
     np.testing.assert_allclose(slopes.reshape(T + 1, B)[:-1], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_what_a_batch_teaches_is_finite_whatever_the_values_of_padding_are():
+    algorithm, exchange = _made(value_clip=0.1, advantage_scaling="none")
+    batch = _batch(algorithm)
+    table = Table(algorithm, batch)
+    assert np.isnan(table.values).sum() == T + 1
+    goals, _ = algorithm._goals(tensors(batch), exchange)
+    assert all(np.isfinite(x).all() for x in goals)
 
 
 def test_padding_changes_nothing_whatever_it_contains():

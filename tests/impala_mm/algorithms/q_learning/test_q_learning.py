@@ -159,6 +159,11 @@ def test_each_step_has_a_whole_target_and_its_unroll_a_priority(
         values = np.where(masks | ~masks.any(-1, keepdims=True), values, -np.inf)
     largest = values.max(-1)[:T][trained]
     assert float(metrics["q/value"]) == pytest.approx(largest.mean(), rel=1e-4)
+    assert float(metrics["q/largest"]) == pytest.approx(largest.max(), rel=1e-4)
+    second, best = np.sort(values, -1)[:T][trained].T[-2:]
+    gaps = (best - second)[np.isfinite(second)]
+    assert 0 < len(gaps) <= len(best)
+    assert float(metrics["q/action_gap"]) == pytest.approx(gaps.mean(), rel=1e-3, abs=1e-6)
 
 
 def test_the_first_priority_of_an_unroll_is_that_of_its_own_steps():
@@ -220,6 +225,7 @@ def test_losses_are_averaged_over_shifts_of_values_and_of_targets():
     [
         (Role.ACTOR, {"noisy": True, "noisy_scale": 1e-6}, 0, 0.0),
         (Role.ACTOR, {"noisy": True, "noisy_scale": 1e-6, "epsilon_schedule": "decay"}, 0, 1.0),
+        (Role.ACTOR, {"epsilon_schedule": "none"}, 0, 0.0),
         (Role.ACTOR, {"epsilon_schedule": "ladder", "epsilon_base": 0.9}, 0, 0.9),
         (Role.ACTOR, {"epsilon_schedule": "ladder", "epsilon_base": 0.9}, 6, 0.9**8),
         (Role.EVALUATOR, {"eval_epsilon": 0.3}, 0, 0.3),
@@ -247,6 +253,14 @@ def _assert_random(algorithm, number, share, n=4000):
         others = (found.numpy() != int(tf.argmax(values[0]))).mean()
         assert others == pytest.approx(exploration * share / 2, abs=0.03)
     assert np.ptp(extras[:, 1]) == 0, "the values have no noise"
+
+
+@pytest.mark.parametrize("schedule", ["ladder", "none"])
+def test_a_share_of_random_actions_that_does_not_decay_is_no_metric(schedule):
+    """The share of --epsilon_schedule=decay would be that of no environment."""
+    algorithm, exchange = _made(epsilon_schedule=schedule)
+    metrics, _ = algorithm.update(tensors(_batch(algorithm)), PROGRESS, exchange)
+    assert "epsilon" not in metrics
 
 
 def test_a_decaying_share_of_random_actions_reaches_the_actors():

@@ -172,3 +172,16 @@ def test_random_actions_have_their_share_and_respect_masks():
     assert (found[: n // 2] == 3).all(), "the best that is allowed"
     counts = np.bincount(found[n // 2 :], minlength=4) / (n // 2)
     np.testing.assert_allclose(counts, [0.2, 0.0, 0.2, 0.6], atol=0.02)
+
+
+def test_the_best_values_are_measured_where_steps_are_live_and_compared_where_there_is_a_second():
+    never = -np.inf
+    values = np.float32([[[1, 3, 2.5]], [[9, 9, 0]], [[never, 4, never]]])  # [T, B, A]
+    live = np.array([[True], [False], [True]])
+    double = lambda x: 2 * x  # noqa: E731 - the unit of rewards
+    found = q_values.best(tf.constant(values), tf.constant(live), double)
+    np.testing.assert_allclose(found, [7, 8, 1])
+    np.testing.assert_allclose(q_values.best(values, live & False, double), [0, np.nan, np.nan])
+    first = np.array([[True], [False], [False]])
+    one = q_values.best(tf.constant(values[..., :1] + 1), tf.constant(first), double)
+    np.testing.assert_allclose(one, [4, 4, np.nan])

@@ -134,7 +134,7 @@ def test_options_go_before_what_an_id_says():
     assert spec.observation == tf.TensorSpec([63, 42, 1], tf.uint8)
     assert (spec.num_actions, spec.action_repeats) == (18, 1)
     assert "num_action_repeats=1 makes every emulator frame a step" in spec.note
-    assert "the predecessor of this program ignored it" in spec.note
+    assert "impala_horovod_gym ignored the flag" in spec.note
     assert level_spec(name).num_actions == 4
     assert _game(name, sticky_actions=0).sticky_actions == 0
     assert _game(name, sticky_actions=0.5).sticky_actions == 0.5
