@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.actor.numpy_function import NumpyFunction, Untranslatable
+from impala_mm.actor.numpy_function import NumpyFunction
 from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber
+from impala_mm.data.numpy_translation import Untranslatable
 from impala_mm.data.tensor_io import as_operation, pack, packed_spec, unpack
 from impala_mm.data.trajectory import Entry
 

@@ -66,7 +66,8 @@ class RunSettings:
              "start a new run from the weights of --checkpoint. reincarnate: train a student of "
              f"teacher in all phases, with {_REINCARNATE} unless these are given. test: play "
              "complete games with the newest checkpoint in --logdir and print the returns. "
-             "export: write that checkpoint's policy as a SavedModel. record: let that policy "
+             "export: write that checkpoint's policy as a SavedModel or in another format "
+             "(export_format). record: let that policy "
              "play complete games, and write them as a data set, from which students learn "
              "(teacher_data). rehearsal: train a tiny network on generated data through the "
              "all-reduce of a real run and compare the variables of all learners, which checks a "
@@ -241,8 +242,9 @@ class RunSettings:
         text="Folder that --mode=export writes. Unset: export/ in the run's folder.")
     export_format: str = flag(
         "saved_model", group="Test", own=True, needs=in_mode("export"),
-        text="What --mode=export writes: a SavedModel of TensorFlow, or a format of yours, which a "
-             "module of --import registers (sandbox/export_and_video.md).")
+        text="What --mode=export writes. saved_model: for TensorFlow. numpy: a file of Python that "
+             "needs NumPy alone. onnx: an ONNX model, always with the most likely actions. Or a "
+             "format of yours, which a module of --import registers (sandbox/export_and_video.md).")
 
     # -- Processes
     job_name: str = flag(

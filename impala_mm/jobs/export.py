@@ -1,6 +1,6 @@
 """The job of --mode=export: writes a trained policy for use without this package.
 
-The folder appears complete or not at all; an earlier SavedModel is replaced at once.
+The folder appears complete or not at all; an earlier export is replaced at once.
 """
 
 import sys
@@ -40,13 +40,15 @@ def run(config: Config, chosen: Sequence[str]) -> NoReturn:
     try:
         with exports.replace(target) as folder:
             exports.EXPORTS[config.export_format](policy, folder)
+    except exports.CannotExport as error:
+        flags.refuse(f"--export_format={config.export_format}: {error}")
     except (OSError, tf.errors.OpError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error).splitlines()[0]
         flags.refuse(f"--export_dir={target}: {reason}")
     size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
     mean = about.episode_return
     quality = "" if mean is None else f", mean return {mean:.2f}"
-    is_ours = config.export_format == "saved_model"
+    is_ours = config.export_format in exports.BUILT_IN
     readme = "; its README.txt explains how to use it" if is_ours else ""
     say(f"{path} ({about.frames:,.0f} frames{quality})")
     say(f"exported to {target} ({size / 1e6:.1f} MB){readme}")

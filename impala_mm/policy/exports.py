@@ -1,6 +1,6 @@
 """The formats of exports, and their folder.
 
-It appears complete or not at all, and replaces an earlier SavedModel at once. This module does not
+It appears complete or not at all, and replaces an earlier one at once. This module does not
 load TensorFlow, so that a wrong folder is refused at once.
 """
 
@@ -10,17 +10,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.registry import Registry
 
 # A function (policy, folder) for each, which writes a `PolicyCore` to an empty folder.
 EXPORTS: Registry[Callable[[Any, Path], None]] = Registry(
-    "format of exports", {"saved_model": "impala_mm.policy.saved_model:write_saved_model"}
+    "format of exports",
+    {
+        "saved_model": "impala_mm.policy.saved_model:write_saved_model",
+        "numpy": "impala_mm.policy.numpy_export:write_numpy",
+        "onnx": "impala_mm.policy.onnx_export:write_onnx",
+    },
 )
 register = EXPORTS.register
 
-# The files of a SavedModel; a folder that holds anything else is never replaced.
-_FILES = {"saved_model.pb", "fingerprint.pb", "variables", "assets"}
+# The files of exports; a folder that holds anything else is never replaced.
+_MAIN = {"saved_model.pb", "policy.npz", "policy.onnx"}
+_FILES = _MAIN | {"fingerprint.pb", "variables", "assets", "policy.py", "__pycache__"}
 _OURS = {"README.txt", "example.py", "signature.json"}
+BUILT_IN = tuple(EXPORTS.names)
+
+
+class CannotExport(UserMistake):
+    """A policy cannot be written in a format; the message says why."""
 
 
 @contextlib.contextmanager
@@ -58,7 +70,7 @@ def why_not_replaceable(target: Path) -> str:
         return "it is a file; name a folder"
     held = {path.name for path in target.iterdir()}
     other = sorted(held - _FILES - _OURS)
-    if other or (held and "saved_model.pb" not in held):
+    if other or (held and not held & _MAIN):
         what = (other or sorted(held))[0]
         return f"it holds {what}, which no export writes; name a new folder or an earlier export"
     if held and not held & _OURS:

@@ -150,16 +150,20 @@ class Policy(PolicyCore):
     def export(self, folder: str | Path, export_format: str = "saved_model") -> None:
         """Write the policy as a SavedModel, which needs only TensorFlow, as --mode=export does.
 
-        `export_format` is the name of another format that `impala_mm.policy.register` has added. An
-        earlier SavedModel is replaced. Raises BadSettings if the folder holds anything else.
+        `export_format` is another one of --export_format: numpy, onnx, or a name that
+        `impala_mm.policy.register` has added. An earlier export is replaced. Raises BadSettings if
+        the folder holds anything else, or the policy cannot be written in the format.
         """
         if export_format not in exports.EXPORTS:
             raise BadSettings(exports.EXPORTS.unknown(export_format))
         target = Path(folder).resolve()
         if wrong := exports.why_not_replaceable(target):
             raise BadSettings(f"{target}: {wrong}")
-        with exports.replace(target) as work:
-            exports.EXPORTS[export_format](self, work)
+        try:
+            with exports.replace(target) as work:
+                exports.EXPORTS[export_format](self, work)
+        except exports.CannotExport as error:
+            raise BadSettings(str(error)) from error.__cause__
 
     def _recall(self, batch: int, starts: Sequence[bool] | None) -> tuple[Memory, Any]:
         """Return what is remembered of `batch` environments, and which of them begin an episode."""
