@@ -61,7 +61,7 @@ def test_the_files_of_a_runs_folder_are_those_that_its_readme_lists():
         re.findall(r"^\| `(.*)` \| (\S.*) \|$", PAGES["reference/run_folder.md"], re.MULTILINE)
     )
     assert {"metrics.jsonl", "videos/`, `export/`, `report.html"} <= rows.keys()
-    assert len(rows) == 16
+    assert len(rows) == 17
 
 
 def test_the_page_of_commands_has_the_targets_of_make_and_the_frontends_commands():
