@@ -92,7 +92,7 @@ def test_messages_name_the_command_by_which_a_program_was_called():
     code, printed = run(sys.executable, "-c", by_command, "--help")
     assert (code, "usage: impala-mm-cluster [" in printed) == (0, True)
     code, printed = run(sys.executable, "experiment.py", "--hostfile=x")
-    assert (code, "--workers_csv_path of python run_experiment_mm_raw.py" in printed) == (2, True)
+    assert (code, "--workers_csv_path: of the frontend" in printed) == (2, True)
 
 
 @pytest.mark.parametrize("job", [[], ["--job_name=learner"]])

@@ -106,7 +106,7 @@ def test_states_and_parameters_are_those_that_tensorflow_computes(
 @pytest.mark.parametrize(
     ("agent_name", "distribution", "tolerance"),
     [
-        ("MLPLSTMAgent", "none", 1e-5),
+        ("MLPAgent", "none", 1e-5),
         ("MLPAgent", "categorical", 1e-5),
         ("MLPAgent", "quantiles", 5e-3),
     ],

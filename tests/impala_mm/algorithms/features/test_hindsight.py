@@ -128,6 +128,8 @@ def test_with_their_own_goals_steps_are_trained_on_as_without_hindsight(monkeypa
 class DoubleQ(QNetwork):
     """A Q-network in float64 that reads observation and goal: Q = w tanh(v (o, g))."""
 
+    short_memory = "nothing"
+
     def __init__(self, config, environment, mean=None, network=""):
         snt.Module.__init__(self, name="q_network")
         self.distribution = value_distributions.Expected(config.huber_delta)

@@ -304,7 +304,7 @@ def test_values_are_judged_in_the_unit_of_rewards():
 class DoubleQ(QNetwork):
     """A Q-network in float64."""
 
-    short_memory = ""
+    short_memory = "nothing"
 
     def __init__(self, config, environment, mean=None, network=""):
         snt.Module.__init__(self, name="q_network")
