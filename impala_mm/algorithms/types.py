@@ -87,6 +87,6 @@ class Context(NamedTuple):
 
     frames: tf.Tensor  # float32 []: environment frames that all learners together trained on
     total: tf.Tensor  # float32 []: environment frames at which the run ends
-    # float32 []: mean raw return of the last 100 games, or of the last 25 that explored least where
-    # environments explore differently (`Algorithm.explores_less_by_number`); NaN before.
+    # float32 []: mean raw return of the last 100 games, or of those of them that explored least
+    # where environments explore differently (`Algorithm.explores_less_by_number`); NaN before.
     episode_return: tf.Tensor

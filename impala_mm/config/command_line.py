@@ -206,8 +206,8 @@ def _read_arguments(
 ) -> None:
     try:
         rest = values(argv)[1:]
-    except absl_flags.UnrecognizedFlagError:
-        unknown = _unknown(values(argv, known_only=True)[1:], values)
+    except absl_flags.UnrecognizedFlagError as error:
+        unknown = _unknown(values(argv, known_only=True)[1:], values) or {error.flagname: ""}
         refuse("\nerror: ".join(itertools.starmap(why_unknown, unknown.items())))
     except absl_flags.Error as error:
         refuse(str(error).replace("\n", " "))
@@ -222,7 +222,10 @@ def _unknown(rest: Sequence[str], values: absl_flags.FlagValues) -> dict[str, st
     found = {}
     for argument, after in itertools.pairwise([*rest, "-"]):
         name, equals, value = argument.lstrip("-").partition("=")
-        if argument.startswith("-") and not {name, name.removeprefix("no")} & {*values}:
+        is_flag = argument.startswith("-") and name[:1].isalpha()
+        opposite = name.removeprefix("no")
+        known = name in values or (opposite in values and values[opposite].boolean)
+        if is_flag and not known:
             found[name] = value if equals or after.startswith("-") else after
     return found
 

@@ -45,8 +45,10 @@ def why_wrong(value: Any, f: dataclasses.Field) -> str:
     parts = value.split(",") if info(f).several else [value]
     if f.type is str and value != value.encode(errors="replace").decode():
         return "it contains bytes that are not UTF-8, which TensorFlow needs"
-    if choices and (wrong := [part for part in parts if part not in choices]):
-        close = difflib.get_close_matches(str(wrong[0]), choices, n=1)
+    if choices and (
+        wrong := [part for part in parts if part not in choices or (not part and parts[1:])]
+    ):
+        close = wrong[0] and difflib.get_close_matches(str(wrong[0]), choices, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         return f"it must be {_or(help_page.shown_choices(f))}{hint}"
     if parse := info(f).parse:

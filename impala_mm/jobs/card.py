@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -113,16 +114,17 @@ def _results(tested: Sequence[dict[str, Any]], about: CheckpointInfo) -> list[Re
     found = []
     for level, row in newest.items():
         actions = "most likely actions" if row.get("deterministic") else "actions drawn"
-        value = f"{row['mean']:.2f} +/- {row.get('deviation', 0.0):.2f}"
+        value, deviation = f"{row['mean']:.2f}", row.get("deviation")
+        if run_contents.is_number(deviation):  # unknown of one game
+            value += f" +/- {deviation:.2f}"
         found.append(Result(level, value, f"{len(row['returns'])} games, {actions}"))
     return found
 
 
 def _copy_video(of_run: Path, tested: Sequence[dict[str, Any]], target: Path) -> bool:
-    """Copy the newest video of this checkpoint, or else of the run; return whether there is one."""
-    known = run_contents.list_videos(of_run)
+    """Copy the newest video of this checkpoint; return whether there is one."""
     named = {(of_run / str(row.get("video", ""))).resolve() for row in tested}
-    videos = [path for path in known if path in named] or known
+    videos = [path for path in run_contents.list_videos(of_run) if path.resolve() in named]
     if videos:
         shutil.copyfile(videos[-1], target)
     return bool(videos)
@@ -164,8 +166,18 @@ def render(about: CheckpointInfo, results: Sequence[Result], has_video: bool) ->
         lines += ["`replay.mp4` shows a game.", ""]
     lines += ["Download this folder, and name it:", "", _USAGE]
     changed = [row for row in run_contents.list_settings(settings) if row.changed]
-    lines += ["## Settings", "", "`settings.json` has all flags; these are no defaults:", ""]
-    lines += ["```sh", *(f"--{row.name}={row.value}" for row in changed), "```", ""]
+    lines += [
+        "## Settings",
+        "",
+        "`settings.json` has all flags of its training; these are no defaults:",
+        "",
+    ]
+    lines += [
+        "```sh",
+        *(f"--{row.name}={shlex.quote(str(row.value))}" for row in changed),
+        "```",
+        "",
+    ]
     versions = ", ".join(f"{name} {version}" for name, version in about.versions.items())
     return "\n".join([*lines, f"Trained with {versions}.", ""])
 
@@ -186,14 +198,14 @@ def _upload(folder: Path, repository: str) -> None:
 
     hub = huggingface_hub.HfApi()
     try:
-        url = hub.create_repo(repository, exist_ok=True)
+        url = hub.create_repo(repository, private=True, exist_ok=True)
         hub.upload_folder(repo_id=repository, folder_path=folder, commit_message="impala-mm card")
     except Exception as error:  # of its many kinds, and those of the network
         flags.refuse(
             f"--upload={repository}: {describe_error(error)}; {folder} is complete: after `hf auth "
             f"login`, `hf upload {repository} {folder}` uploads it"
         )
-    print(f"uploaded to {url}")
+    print(f"uploaded to {url}, private unless it was there before")
 
 
 if __name__ == "__main__":

@@ -118,11 +118,10 @@ class MetricsAggregator:
         self._scores = scores
         self._lock, self._collecting = threading.Lock(), threading.Lock()
         self._returns = {level: deque[float](maxlen=_GAMES) for level in scores}  # raw
-        self._games: deque[tuple[float, float]] = deque(maxlen=_GAMES)  # (raw return, steps)
+        # (raw return, steps, whether of the quarter of environments with the largest numbers)
+        self._games: deque[tuple[float, float, bool]] = deque(maxlen=_GAMES)
         self._shaped: deque[float] = deque(maxlen=_GAMES)
         self._kept: list[dict[str, Any]] | None = [] if keeps_games else None
-        # Raw returns of as many of these games as a quarter of the environments plays meanwhile.
-        self._last_quarter: deque[float] = deque(maxlen=_GAMES // 4)
         self._readings = [_empty_reading() for _ in range(learners)]  # since the last row
         self._steps = [0] * learners  # trained on by each learner since this process started
         self._readings_began_at = time.monotonic()
@@ -152,12 +151,11 @@ class MetricsAggregator:
             for reported in [] if self._closed else part.episodes:
                 for episode in reported.episodes():
                     if episode.whole_game:
-                        self._games.append((episode.episode_return, episode.length))
+                        last = episode.environment >= 0.75 * (reported.environments - 1)
+                        self._games.append((episode.episode_return, episode.length, last))
                         self._returns[reported.level].append(episode.episode_return)
                         if self._kept is not None:
                             self._kept.append(reported.describe(episode))
-                        if episode.environment >= 0.75 * (reported.environments - 1):
-                            self._last_quarter.append(episode.episode_return)
                     else:
                         self._shaped.append(episode.episode_return)
 
@@ -173,16 +171,18 @@ class MetricsAggregator:
         """Return the mean raw return of the last 100 games; NaN before there are 100."""
         with self._lock:
             full = len(self._games) == _GAMES
-            return float(np.mean([r for r, _ in self._games])) if full else math.nan
+            return float(np.mean([r for r, *_ in self._games])) if full else math.nan
 
     def mean_return_of_last_quarter(self) -> float:
-        """Return that of the last 25 games of the quarter of environments with the largest numbers.
+        """Return that of the same games in the environments with the largest numbers, a quarter.
 
-        It is NaN before there are 25.
+        Without such games, and with several levels, of which the quarter may play one alone, all of
+        the games count.
         """
+        mean = self.mean_return()
         with self._lock:
-            full = len(self._last_quarter) == self._last_quarter.maxlen
-            return float(np.mean(self._last_quarter)) if full else math.nan
+            chosen = [r for r, _, last in self._games if last] if len(self._scores) == 1 else []
+            return float(np.mean(chosen)) if chosen and not math.isnan(mean) else mean
 
     def start(self, frames: float, steps: float, updates: int = 0) -> None:
         """Start counting rates at these numbers."""
@@ -202,8 +202,8 @@ class MetricsAggregator:
             at = now if updated_at is None else updated_at
             row: dict[str, Any] = {**self.throughput.count(Progress(frames, steps, updates, at))}
             if self._games:
-                row["episode_return"] = float(np.mean([r for r, _ in self._games]))
-                row["episode_length"] = float(np.mean([s for _, s in self._games]))
+                row["episode_return"] = float(np.mean([r for r, *_ in self._games]))
+                row["episode_length"] = float(np.mean([s for _, s, _ in self._games]))
                 row["games"] = len(self._games)
             if self._shaped:
                 row["shaped_return"] = float(np.mean(self._shaped))

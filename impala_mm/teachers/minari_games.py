@@ -64,13 +64,15 @@ def export_games(folder: Path, name: str, **flags: Any) -> Any:
         _buffer(minari, game, spec)
         for game in _games(RecordedGames([folder], ours, unroll, print), unroll)
     )
-    stored = _spaces(about.level, spec)
+    stored, first = _spaces(about.level, spec), next(buffers, None)
+    if first is None:
+        raise BadGames(f"{folder} has no game with a step")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of an author and others that we do not know
         try:
             made = minari.create_dataset_from_buffers(
                 name,
-                [next(buffers)],
+                [first],
                 algorithm_name=about.policy or None,
                 description=f"{about.episodes} games of {about.level}, recorded by impala_mm",
                 jpeg_encoding=False,  # it would change what a student sees
@@ -168,6 +170,8 @@ def _joined(pieces: Sequence[Entry]) -> Iterator[Entry]:
 def _buffer(minari: Any, game: Entry, spec: EnvironmentSpec) -> Any:
     """Return a game as Minari writes it."""
     played = tf.nest.map_structure(lambda part: part[1:], game.action)
+    ends = game.terminated[1:].copy()
+    ends[:-1] = False  # lives that were lost on the way
     actions = [
         part.to_environment(leaf)
         for part, leaf in zip(spec.actions.leaves, nests.flatten(played), strict=True)
@@ -176,7 +180,7 @@ def _buffer(minari: Any, game: Entry, spec: EnvironmentSpec) -> Any:
         observations=game.observation,
         actions=spec.actions.pack(actions),
         rewards=game.reward[1:],
-        terminations=game.terminated[1:],
+        terminations=ends,
         truncations=game.truncated[1:],
         infos={},
     )
@@ -191,10 +195,10 @@ def import_games(name: str, folder: Path, **flags: Any) -> About:
     minari = _minari()
     try:
         found = minari.load_dataset(name)
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError) as error:
         raise BadGames(
-            f"{name} is not on this machine: `minari list local` shows what is; `minari download` "
-            f"gets others"
+            f"{name} cannot be read: {error}; `minari list local` shows what is on this machine; "
+            f"`minari download` gets others"
         ) from None
     if "level_name" not in flags and not found.env_spec:
         raise BadGames(f"{name} does not name its environment: give --level_name")

@@ -82,8 +82,8 @@ class Hindsight(Feature):
         if host.remembers:
             raise UserMistake(
                 f"--her_ratio={self.copies}: a step with another goal has no memory of earlier "
-                f"ones with that goal: use a network without an LSTM or stacked frames, and no "
-                f"--normalize_rewards"
+                f"ones with that goal: use a network without an LSTM, GRU or stacked frames, and "
+                f"no --normalize_rewards"
             )
 
     def extras_spec(self) -> Any:

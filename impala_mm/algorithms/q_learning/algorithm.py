@@ -397,7 +397,7 @@ class DQN(QLearning):
             raise UserMistake(
                 f"--agent_name={self.network_name} remembers, and its unrolls would be replayed "
                 f"from states that older weights have made: use --algorithm=r2d2, which reads "
-                f"--burn_in entries before an unroll, or a network without an LSTM"
+                f"--burn_in entries before an unroll, or a network without an LSTM or GRU"
             )
 
 

@@ -257,7 +257,7 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
 class DQNSettings(QLearningSettings):
     """The settings of a process of DQN."""
 
-    # As published: 32 replayed steps are trained on for 4 new ones, out of a million.
+    # As in Dopamine: 32 replayed steps are trained on for 4 new ones, out of a million.
     FOR_ATARI: ClassVar[Mapping[str, Any]] = {
         "batch_size": 8,
         "unroll_length": 4,

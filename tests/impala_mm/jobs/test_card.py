@@ -86,7 +86,7 @@ def test_the_folder_is_uploaded_and_stays_where_that_fails(logdir, tmp_path, hub
     hub.create_repo.return_value = "https://hub/me/catch"
     folder = tmp_path / "model"
     card.main([str(logdir), str(folder), "--upload=me/catch"])
-    hub.create_repo.assert_called_once_with("me/catch", exist_ok=True)
+    hub.create_repo.assert_called_once_with("me/catch", private=True, exist_ok=True)
     given = hub.upload_folder.call_args.kwargs
     assert (given["repo_id"], given["folder_path"]) == ("me/catch", folder)
     assert "uploaded to https://hub/me/catch" in capsys.readouterr().out

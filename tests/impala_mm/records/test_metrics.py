@@ -270,12 +270,16 @@ def test_games_stay_in_their_order_whichever_threads_collect_them():
 
 def test_the_last_quarter_of_the_environments_is_the_one_that_explores_least():
     tally, meter = metrics.MetricsAggregator({"catch": None}), metrics.Meter()
-    for number in range(8):  # the return of a game is the number of its environment
-        rows = to_rows([Episode(number, 1, float(number), 9)] * 12)
+
+    def play(number, count, value, whole=1):
+        rows = to_rows([Episode(number, whole, value, 9)] * count)
         meter.add_episodes(ReportedEpisodes("catch", 0, 0, rows, environments=8))
-    tally.collect(0, meter)
-    assert math.isnan(tally.mean_return_of_last_quarter()), "24 games are not 25"
-    rows = to_rows([Episode(7, 1, 32.5, 9), Episode(5, 1, -99.0, 9), Episode(7, 0, -99.0, 9)])
-    meter.add_episodes(ReportedEpisodes("catch", 0, 0, rows, environments=8))
-    tally.collect(0, meter)
-    assert tally.mean_return_of_last_quarter() == (12 * 6 + 12 * 7 + 32.5) / 25
+        tally.collect(0, meter)
+        return tally.mean_return_of_last_quarter()
+
+    for number in range(8):  # the return of a game is the number of its environment
+        known = play(number, 12, float(number))
+    assert math.isnan(known), "96 games are not 100"
+    play(7, 5, -99.0, whole=0)
+    assert play(7, 4, 32.5) == (12 * 6 + 12 * 7 + 4 * 32.5) / 28
+    assert play(0, 100, 3.0) == 3.0, "the actor of that quarter has left"

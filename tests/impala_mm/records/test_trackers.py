@@ -94,6 +94,7 @@ def _train(name, logdir, frames, **variables):
     code, printed = run(
         *(*EXPERIMENT, "--level_name=catch", f"--track={name}", "--track_tags=a", "--num_actors=1"),
         *(f"--logdir={logdir}", f"--total_environment_frames={frames}"),
+        cwd=logdir.parent,  # where MLflow keeps files beside a local database
         PYTHONPATH=os.pathsep.join(sys.path),
         **variables,
     )
