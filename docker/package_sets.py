@@ -21,7 +21,7 @@ EXTRAS = {
     "actor": ("environments",),
     "single": ("environments",),  # one learner and its actors: no Horovod, MPI or SSH
     "learner": _LEARNER,
-    "all": (*_LEARNER, "onnx", "dev"),
+    "all": (*_LEARNER, "dopamine", "onnx", "dev"),
 }
 HAVE_HOROVOD = ("learner", "all")
 

@@ -6,7 +6,7 @@
 
 A transition is [state, action, reward, next_state, is_terminal, episode_end]; its stacks are uint8
 [84, 84, 4], the oldest frame first, each compressed by snappy. The file is MessagePack, and is read
-from place to place: a million transitions take gigabytes. Nothing in it is executed, and Dopamine's
+as a stream: a million transitions take gigabytes. Nothing in it is executed, and Dopamine's
 packages are not needed.
 
 What Dopamine leaves out is missing in the games: the last action of each one and its reward. A
@@ -18,11 +18,9 @@ steps that were added up (`update_horizon` above 1) cannot be taken apart again.
 import ast
 import contextlib
 import itertools
-import mmap
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -32,7 +30,7 @@ from impala_mm.teachers.teacher import NoTeacher
 
 FILE = Path("replay") / "checkpoint.msgpack"  # in the folder of a number
 _MOST_STACK = 2**24  # bytes of a stack
-_DEEPEST = 20  # values within values
+_MOST_VALUES = 20  # in one array or map of a transition
 _MOST_OF_TYPE = 200  # characters of the name of an array's type
 _LOOK_AT = 300  # transitions whose stacks are compared before games are recorded
 
@@ -86,12 +84,10 @@ class StackedReplay:
         """Open a file; raise NoTeacher if it is damaged, or not of levels with this spec."""
         self._path, self._spec = path, spec
         try:
-            with path.open("rb") as file:
-                self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
+            with path.open("rb") as file, self._refusing_damage():
+                _, self.transitions = _find_values(file)
+        except OSError as error:
             raise NoTeacher(f"{path} cannot be read: {error}") from None
-        with self._refusing_damage():
-            self._at, self.transitions = self._find_values()
         transitions = list(itertools.islice(self._transitions(), _LOOK_AT))
         if not transitions:
             raise NoTeacher(f"{path} has no transitions: give another replay")
@@ -155,24 +151,27 @@ class StackedReplay:
 
     def _transitions(self) -> Iterator[_Transition]:
         """Yield the transitions, the oldest first."""
-        at, actions = self._at, self._spec.actions.discrete or 0
-        for _ in range(self.transitions):
+        actions = self._spec.actions.discrete or 0
+        with self._path.open("rb") as file:
             with self._refusing_damage():
-                values, at = _value(self._content, at)
-                state, action, reward, after, is_terminal, _ = values
-                transition = _Transition(
-                    dict(state),
-                    int(_number(action)),
-                    float(_number(reward)),
-                    dict(after),
-                    bool(_number(is_terminal)),
-                )
-            if transition.action not in range(actions):
-                raise NoTeacher(
-                    f"{self._path} has action {transition.action}, and {self._spec.level_name} "
-                    f"takes {self._spec.actions.describe()}: give data of this game"
-                )
-            yield transition
+                unpacker, count = _find_values(file)
+            for _ in range(count):
+                with self._refusing_damage():
+                    state, action, reward, after, is_terminal, _ = unpacker.unpack()
+                    transition = _Transition(
+                        dict(state),
+                        int(_number(action)),
+                        float(_number(reward)),
+                        dict(after),
+                        bool(_number(is_terminal)),
+                    )
+                if transition.action not in range(actions):
+                    raise NoTeacher(
+                        f"{self._path} has action {transition.action}, and "
+                        f"{self._spec.level_name} takes {self._spec.actions.describe()}: give data "
+                        f"of this game"
+                    )
+                yield transition
 
     def _stack(self, stored: dict[str, Any]) -> np.ndarray:
         """Return a stack of frames, uint8 [height, width, C]."""
@@ -185,94 +184,54 @@ class StackedReplay:
     def _newest(self, stored: dict[str, Any]) -> np.ndarray:
         return self._stack(stored)[..., -1]
 
-    def _find_values(self) -> tuple[int, int]:
-        """Return where the first transition stands, and how many there are."""
-        count, at = _size(self._content, 0, "map")
-        for _ in range(count):
-            name, at = _value(self._content, at)
-            if name != "memory":
-                _, at = _value(self._content, at)
-                continue
-            inner, at = _size(self._content, at, "map")
-            for _ in range(inner):
-                name, at = _value(self._content, at)
-                if name == "values":
-                    transitions, at = _size(self._content, at, "array")
-                    return at, transitions
-                _, at = _value(self._content, at)
-        raise ValueError("it has no memory")
-
     @contextlib.contextmanager
     def _refusing_damage(self) -> Iterator[None]:
         """Raise NoTeacher for what reading raises where the file has something else."""
+        msgpack, cramjam = _libraries()
+        theirs = (msgpack.UnpackException, cramjam.DecompressionError)
         try:
             yield
-        except (
-            ValueError,
-            TypeError,
-            LookupError,
-            ArithmeticError,
-            struct.error,
-            SyntaxError,
-        ) as e:
+        except (ValueError, TypeError, LookupError, ArithmeticError, SyntaxError, *theirs) as e:
             raise NoTeacher(
                 f"{self._path} is damaged, cut short or no replay of Dopamine "
-                f"({join_lines(e)[:100]}): copy it again"
+                f"({join_lines(e)[:100] or type(e).__name__}): copy it again"
             ) from None
 
 
-# -- MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md)
-
-# By the first byte: (kind, format of a number or of the size that follows).
-_SIZED = {
-    **{0xC4 + n: ("bin", f) for n, f in enumerate(">B >H >I".split())},
-    **{0xD9 + n: ("str", f) for n, f in enumerate(">B >H >I".split())},
-    **{0xDC + n: ("array", f) for n, f in enumerate(">H >I".split())},
-    **{0xDE + n: ("map", f) for n, f in enumerate(">H >I".split())},
-    **{0xCA + n: ("number", f) for n, f in enumerate(">f >d >B >H >I >Q >b >h >i >q".split())},
-}
-_CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
-
-
-def _head(content: mmap.mmap, at: int) -> tuple[str, Any, int]:
-    """Return (kind, value or size, what follows) of the value that begins at a place."""
-    byte = content[at]
-    if byte < 0x80 or byte >= 0xE0:
-        return "number", byte if byte < 0x80 else byte - 256, at + 1
-    if byte < 0xC0:
-        kind, bits = ("map", 4) if byte < 0x90 else ("array", 4) if byte < 0xA0 else ("str", 5)
-        return kind, byte & (1 << bits) - 1, at + 1
-    if byte in _CONSTANTS:
-        return "number", _CONSTANTS[byte], at + 1
-    if byte not in _SIZED:
-        raise ValueError(f"a value of kind {byte:#x}")
-    kind, form = _SIZED[byte]
-    return kind, struct.unpack_from(form, content, at + 1)[0], at + 1 + struct.calcsize(form)
+def _libraries() -> tuple[Any, Any]:
+    """Return the modules msgpack and cramjam, which replays of earlier versions do not need."""
+    try:
+        import cramjam  # noqa: PLC0415
+        import msgpack  # noqa: PLC0415
+    except ImportError as error:
+        raise NoTeacher(
+            f"replays of Dopamine since version 4.1 need msgpack and cramjam ({error}): "
+            f"`pip install 'impala_mm[dopamine]'` installs them"
+        ) from None
+    return msgpack, cramjam
 
 
-def _size(content: mmap.mmap, at: int, kind: str) -> tuple[int, int]:
-    """Return the size of a map or array at a place, and where its first value stands."""
-    found, size, at = _head(content, at)
-    if found != kind:
-        raise ValueError(f"a value of kind {found} in place of {kind}")
-    return size, at
+def _find_values(file: BinaryIO) -> tuple[Any, int]:
+    """Return an Unpacker that stands before the first transition, and how many there are."""
+    msgpack, _ = _libraries()
+    unpacker = msgpack.Unpacker(
+        file,
+        max_buffer_size=2 * _MOST_STACK,
+        max_array_len=_MOST_VALUES,
+        max_map_len=_MOST_VALUES,
+    )
+    _skip_to(unpacker, "memory")
+    _skip_to(unpacker, "values")
+    return unpacker, unpacker.read_array_header()
 
 
-def _value(content: mmap.mmap, at: int, depth: int = 0) -> tuple[Any, int]:
-    """Return the value at a place, and what follows."""
-    kind, size, at = _head(content, at)
-    if kind == "number":
-        return size, at
-    if size > len(content) - at or depth > _DEEPEST:
-        raise ValueError("it ends too early")
-    if kind in ("bin", "str"):
-        part = content[at : at + size]
-        return part.decode() if kind == "str" else part, at + size
-    values = list[Any]()
-    for _ in range(size * (2 if kind == "map" else 1)):
-        value, at = _value(content, at, depth + 1)
-        values.append(value)
-    return dict(zip(values[::2], values[1::2], strict=True)) if kind == "map" else values, at
+def _skip_to(unpacker: Any, name: str) -> None:
+    """Skip what stands in a map before the value of this name."""
+    for _ in range(unpacker.read_map_header()):
+        if unpacker.unpack() == name:
+            return
+        unpacker.skip()
+    raise ValueError(f"it has no {name}")
 
 
 # -- what Dopamine writes as MessagePack
@@ -300,55 +259,14 @@ def _array(stored: dict[str, Any]) -> np.ndarray:
             shape = np.frombuffer(data, "<i4", axes, size).tolist()
             if data[size + 4 * axes :].rstrip(b"\0") != b"|u1" or of[:2] != "|S":
                 raise ValueError("a stack that is not of bytes")
-            return np.frombuffer(uncompress(data[:size]), np.uint8).reshape(shape)
+            return np.frombuffer(_uncompress(data[:size]), np.uint8).reshape(shape)
     raise ValueError("an array of unknown fields")
 
 
-def uncompress(content: bytes) -> bytes:
-    """Return what snappy has compressed to these bytes; raise ValueError.
-
-    https://github.com/google/snappy/blob/main/format_description.txt
-    """
-    size, at, shift = 0, 0, 0
-    while True:
-        byte, at = content[at], at + 1
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-        if shift > 28:
-            raise ValueError("a stack of unknown size")
+def _uncompress(content: bytes) -> bytes:
+    """Return what snappy has compressed to these bytes."""
+    _, cramjam = _libraries()
+    size = cramjam.snappy.decompress_raw_len(content)  # it is allocated at once
     if size > _MOST_STACK:
         raise ValueError(f"a stack of {size:,} bytes")
-    out = bytearray()
-    end = len(content)
-    while at < end:
-        tag, at = content[at], at + 1
-        kind, length = tag & 3, (tag >> 2) + 1
-        if kind == 0:  # bytes that follow
-            if length > 60:
-                extra = length - 60
-                length = int.from_bytes(content[at : at + extra], "little") + 1
-                at += extra
-            out += content[at : at + length]
-            at += length
-        else:  # a copy of bytes before
-            length, offset, at = _read_copy(content, tag, at)
-            begin = len(out) - offset
-            if offset == 0 or begin < 0:
-                raise ValueError("a copy of bytes before a stack")
-            part = out[begin : begin + length]
-            out += (part * (length // offset + 1))[:length] if offset < length else part
-        if len(out) > size:
-            break
-    if len(out) != size:
-        raise ValueError("a stack of another size than it says")
-    return bytes(out)
-
-
-def _read_copy(content: bytes, tag: int, at: int) -> tuple[int, int, int]:
-    """Return the length of a copy, how far before it its bytes are, and what follows its tag."""
-    if tag & 3 == 1:
-        return (tag >> 2 & 7) + 4, (tag >> 5) << 8 | content[at], at + 1
-    width = 2 if tag & 3 == 2 else 4
-    return (tag >> 2) + 1, int.from_bytes(content[at : at + width], "little"), at + width
+    return bytes(cramjam.snappy.decompress_raw(content))

@@ -5,6 +5,7 @@ import io
 import itertools
 import re
 import shutil
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.replay import data_set
 from impala_mm.teachers import record_dopamine
-from impala_mm.teachers.dopamine_replay import FILE, StackedReplay, uncompress
+from impala_mm.teachers.dopamine_replay import FILE, StackedReplay
 from impala_mm.teachers.load import load_teachers
 from impala_mm.teachers.teacher import NoTeacher
 
@@ -161,31 +162,19 @@ def test_rewards_of_several_steps_are_refused():
         _read(_STACKED, 3)
 
 
-def test_snappy_that_another_program_wrote():
-    """A literal of 70 bytes, copies of each kind, and one that overlaps itself."""
-    text = bytes(range(70))
-    wrote = bytes([200, 1, 60 << 2, 69]) + text  # 200 bytes; 70 of them follow
-    wrote += bytes([4 - 4 << 2 | 1, 70])  # 4 from 70 before
-    wrote += bytes([59 << 2 | 2, 4, 0])  # 60 from 4 before
-    wrote += bytes([63 << 2 | 3, 1, 0, 0, 0]) + bytes([1 << 2 | 2, 134, 0])  # 64 + 2
-    expected = text + text[:4] * 16 + bytes([3]) * 64
-    assert uncompress(wrote) == expected + expected[64:66]
-    bad = (wrote[:-3], wrote[:40], bytes([201]) + wrote[1:], bytes([255] * 9), b"", b"\4\6\1")
-    for each in bad:
-        with pytest.raises((ValueError, IndexError)):
-            uncompress(each)
-
-
 _CUT = {
     "is damaged, cut short or no replay of Dopamine (": lambda content: content[:-15000],
-    "cut short or no replay of Dopamine (a value of kind array": lambda content: b"\x90" + content,
+    "cut short or no replay of Dopamine (Unexpected type": lambda content: b"\x90" + content,
     "has no memory": lambda content: b"\x80" + content,
     "no replay of Dopamine (an array of unknown fields": lambda content: content.replace(
         b"('data', '|u1'", b"('dato', '|u1'"
     ),
-    "a stack of another size": lambda content: (
-        content.replace(b"\xa4data\xc4", b"\xa4data\xc4", 1)
-        and content.replace(bytes([24, 0x5C]), bytes([25, 0x5C]))
+    "no replay of Dopamine (snappy: ": lambda content: content.replace(b"\x18\\", b"\x19\\"),
+    "no replay of Dopamine (a stack of 268,435,455 bytes": lambda content: content.replace(
+        b"\x18\\\0\0", b"\xff\xff\xff\x7f"
+    ),
+    "(16777216 exceeds": lambda content: content.replace(
+        b"\xa5shape\x90", b"\xa5shape\xdd\1\0\0\0"
     ),
     "has action 7, and small takes": lambda content: content.replace(
         b"\xa5shape\x90\xa4data\xc4\x08\2", b"\xa5shape\x90\xa4data\xc4\x08\7"
@@ -201,6 +190,14 @@ def test_a_damaged_file_of_stacks_is_refused_in_a_sentence(said, tmp_path):
         _read(tmp_path, 1)
     assert str(refused.value).startswith(str(path))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("hidden", ["msgpack", "cramjam"])
+def test_only_files_of_stacks_need_the_libraries(hidden, monkeypatch):
+    monkeypatch.setitem(sys.modules, hidden, None)
+    with pytest.raises(NoTeacher, match=rf"{hidden}.*pip install 'impala_mm\[dopamine\]'"):
+        _read(_STACKED, 1)
+    assert _read(_WRITTEN, 1)[1]
 
 
 def test_stacks_of_another_level_are_refused():
