@@ -14,7 +14,6 @@ An actor whose learner is unreachable logs this, waits, and continues with the n
 answers; it does not exit.
 """
 
-import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from impala_mm.actor.acting import Act
 from impala_mm.actor.failures import FaultCounter
 from impala_mm.actor.learner_link import LearnerLink, UnrollBatch, label
 from impala_mm.actor.policy_puller import PolicyVersion
-from impala_mm.actor.stepper import EnvironmentStepper
+from impala_mm.actor.stepper import EnvironmentStepper, numbered
 from impala_mm.algorithms.feature import ActingHook, SendingHook, TeacherLoader
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.unroll_writer import UnrollWriter
@@ -203,7 +202,6 @@ class UnrollPlayer(UnrollLoop):
         heartbeat, threaded = heartbeat or Heartbeat(), len(groups) > 1
         features, (seed, _) = algorithm.features, tf.compat.v1.get_seed(0)
         length = algorithm.unroll.length
-        begins = itertools.accumulate((size for _, size in groups), initial=0)
         self._own_groups = [
             _ActingGroup(
                 algorithm,
@@ -213,9 +211,7 @@ class UnrollPlayer(UnrollLoop):
                 features.acting_hooks(size, [seed, number], load_teachers),
                 features.sending_hooks(algorithm.unroll, environments, size, [seed, number]),
             )
-            for number, ((environments, size), begin) in enumerate(
-                zip(groups, begins, strict=False)
-            )
+            for number, begin, environments, size in numbered(groups)
         ]
         super().__init__(self._own_groups)
         self.number(NumberRange(0, 1, sum(size for _, size in groups)))

@@ -97,9 +97,7 @@ class HostParameterCache:
                 path = self._folder / "members"
                 members = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
                 fcntl.flock(members, fcntl.LOCK_SH)
-                if os.fstat(
-                    members
-                ).st_nlink:  # otherwise another actor has just removed the folder
+                if os.fstat(members).st_nlink:  # else another actor has just removed the folder
                     return members
                 os.close(members)
             except FileNotFoundError:  # the last other actor has just removed the folder

@@ -7,7 +7,7 @@ the reset.
 import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,6 +23,16 @@ from impala_mm.runtime.heartbeat import Heartbeat
 
 class DescriptorsClosed(Exception):
     """The environments have closed this process's files and sockets: it reaches no learner."""
+
+
+def numbered(
+    groups: Iterable[tuple[Environments, int]],
+) -> Iterator[tuple[int, int, Environments, int]]:
+    """Yield (group, actor's number of its first environment, environments, their number)."""
+    begin = 0
+    for group, (environments, size) in enumerate(groups):
+        yield group, begin, environments, size
+        begin += size
 
 
 class EnvironmentStepper:

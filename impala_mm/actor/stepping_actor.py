@@ -9,7 +9,6 @@ learner is unreachable, the actor logs this, waits for it and starts over with r
 holds the core states of its episodes, so another learner could not continue them.
 """
 
-import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 from impala_mm.actor.actor import Group, UnrollLoop
 from impala_mm.actor.failures import FaultCounter
-from impala_mm.actor.stepper import EnvironmentStepper
+from impala_mm.actor.stepper import EnvironmentStepper, numbered
 from impala_mm.config import auto
 from impala_mm.data import compression
 from impala_mm.data.step_codec import ArraysCodec, StepCodec
@@ -103,7 +102,6 @@ class SteppingActor(threading.Thread):
 
     def _play(self, client: Client, length: int, faults: FaultCounter) -> None:
         """Play unrolls of `length` steps until the learner is unreachable, or lost the groups."""
-        begins = itertools.accumulate((size for _, size in self._groups), initial=0)
         groups = [
             _RemoteGroup(
                 self,
@@ -115,9 +113,7 @@ class SteppingActor(threading.Thread):
                 StepCodec(environments.spec.observation, environments.spec.masks),
                 ArraysCodec(environments.spec.actions.specs),
             )
-            for number, ((environments, size), begin) in enumerate(
-                zip(self._groups, begins, strict=False)
-            )
+            for number, begin, environments, size in numbered(self._groups)
         ]
         loop, use, begin = UnrollLoop(groups), ProcessUse(), time.perf_counter()
         groups[0].report = {"dropped": self._dropped}

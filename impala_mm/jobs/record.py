@@ -112,9 +112,8 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
         environments.close()
         data.close()
     kept, complete = data.about, len(played.games) >= count
-    mean = "" if kept.mean_return is None else f", mean return {kept.mean_return:.2f}"
     say(
-        f"{'' if complete else 'interrupted: '}{target} has {kept.episodes} complete games, "
-        f"{kept.steps:,} steps{mean}; --teacher_data={target} lets a student learn from them"
+        f"{'' if complete else 'interrupted: '}{target} has {kept.contents}; "
+        f"--teacher_data={target} lets a student learn from them"
     )
     return complete

@@ -50,6 +50,12 @@ class About(NamedTuple):
     # Whether a lost life ends an episode; None: an earlier version wrote it, or there are no lives.
     life_loss_ends: bool | None = None
 
+    @property
+    def contents(self) -> str:
+        """What it holds, in words."""
+        mean = "" if self.mean_return is None else f", mean return {self.mean_return:.2f}"
+        return f"{self.episodes:,} complete games, {self.steps:,} steps{mean}"
+
 
 _SHARED = (
     *("level", "actions", "choices", "observations", "masks"),

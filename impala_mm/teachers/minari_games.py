@@ -327,8 +327,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         about = import_games(given.name, Path(given.folder), **flags)
     except ImpalaError as error:
         sys.exit(f"error: {error}")
-    mean = "" if about.mean_return is None else f", mean return {about.mean_return:.2f}"
-    print(f"{given.folder}: {about.episodes:,} complete games, {about.steps:,} steps{mean}")
+    print(f"{given.folder}: {about.contents}")
 
 
 if __name__ == "__main__":

@@ -136,9 +136,7 @@ def collect(
         raise BadData(f"the teacher cannot play: {error}") from None
     finally:
         data.close()
-    kept = data.about
-    mean = "" if kept.mean_return is None else f", mean return {kept.mean_return:.2f}"
-    say(f"collect: {kept.episodes:,} complete games, {kept.steps:,} steps{mean}")
+    say(f"collect: {data.about.contents}")
 
 
 def _fill(steps: int, before: Sequence[int]) -> list[int]:

@@ -367,8 +367,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         about = record(arguments.replay, arguments.folder, arguments.level_name)
     except (UserMistake, BadLevel) as error:
         sys.exit(f"error: {error}")
-    mean = "" if about.mean_return is None else f", mean return {about.mean_return:.2f}"
-    print(f"{arguments.folder}: {about.episodes:,} complete games, {about.steps:,} steps{mean}")
+    print(f"{arguments.folder}: {about.contents}")
 
 
 if __name__ == "__main__":

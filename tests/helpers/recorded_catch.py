@@ -3,6 +3,8 @@
 `terminations` counts those of any data set, and `rewrite` changes one as a stranger might.
 """
 
+import functools
+
 import numpy as np
 
 from impala_mm.algorithms.interface import entry_spec
@@ -37,12 +39,18 @@ class FunctionPlayer:
 
 def record_catch(folder, games, length, function=None, num_envs=3):
     """Record that many games of each environment; return the description of the data."""
-    environments = make_environments("catch", num_envs, 5)
+    make_player = functools.partial(FunctionPlayer, function=function)
+    return record_games("catch", make_player, folder, games, length, num_envs)
+
+
+def record_games(level, make_player, folder, games, length, num_envs):
+    """Record that many games of each environment of a level, by `make_player(spec)`."""
+    environments = make_environments(level, num_envs, 5)
     unroll = unroll_spec(entry_spec(environments.spec, ()), length)
-    config = Config(level_name="catch")
+    config = Config(level_name=level)
     data = DataSetWriter(folder, recording.describe(environments.spec, unroll, config, "test"))
     recording.record(
-        *(FunctionPlayer(environments.spec, function), environments, num_envs, unroll, data),
+        *(make_player(environments.spec), environments, num_envs, unroll, data),
         lambda environment, of_it, steps: of_it >= games,
         explore=True,
     )

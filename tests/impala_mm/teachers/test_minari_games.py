@@ -5,14 +5,15 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
+from recorded_catch import record_games
 
 from impala_mm.algorithms.interface import entry_spec
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollSpec
-from impala_mm.environments.make import level_spec, make_environments
+from impala_mm.environments.make import level_spec
 from impala_mm.evaluation import recording
 from impala_mm.policy.core import make_entry
-from impala_mm.replay.data_set import DataSetWriter, unroll_spec
+from impala_mm.replay.data_set import unroll_spec
 from impala_mm.replay.recorded_games import RecordedGames
 from impala_mm.teachers import minari_games
 from impala_mm.teachers.minari_games import BadGames
@@ -44,18 +45,7 @@ class Random:
 
 def _record(level, folder, length=7, games=2, num_envs=2):
     """Record games of a level."""
-    environments = make_environments(level, num_envs, 5)
-    unroll = unroll_spec(entry_spec(environments.spec, ()), length)
-    about = recording.describe(environments.spec, unroll, Config(level_name=level), "test")
-    data = DataSetWriter(folder, about)
-    recording.record(
-        *(Random(environments.spec), environments, num_envs, unroll, data),
-        lambda environment, of_it, steps: of_it >= games,
-        explore=True,
-    )
-    data.close()
-    environments.close()
-    return data.about
+    return record_games(level, Random, folder, games, length, num_envs)
 
 
 def _entries(folder, level, length):
