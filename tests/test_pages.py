@@ -63,13 +63,6 @@ def test_an_installed_package_has_each_test_to_which_a_page_leads():
             )
 
 
-def test_the_page_about_algorithms_shows_all_of_its_example_and_nothing_else():
-    settings, *parts, feature = [text for _, text in blocks(ALGORITHM, "python")]
-    assert _lines(settings) == _lines(_code("own_algorithm_settings.py"))
-    assert _lines("".join(parts)) == _lines(_code("own_algorithm.py"))
-    assert _lines(feature) == _lines(_code("own_feature.py"))
-
-
 def test_pages_show_the_examples_of_what_is_registered():
     for page, *names in (
         ("networks.md", "own_network.py", "own_names.py"),
@@ -86,11 +79,14 @@ def test_the_page_about_replay_shows_its_example():
     assert _lines(text) == _lines(_code("own_replay.py").partition('"""\n\n')[2])
 
 
-def test_the_page_about_environments_shows_parts_of_its_examples():
-    code = _code("own_environment.py") + _code("own_spaces.py") + _code("own_suite.py")
-    lines = textwrap.dedent("\n".join(map(str.lstrip, code.splitlines())))
-    for _, text in blocks(ENVIRONMENT, "python"):
-        assert "\n".join(map(str.lstrip, text.splitlines())) in lines
+def test_the_pages_about_algorithms_and_environments_show_parts_of_their_examples():
+    for page, *names in (
+        (ALGORITHM, "own_algorithm_settings.py", "own_algorithm.py", "own_feature.py"),
+        (ENVIRONMENT, "own_environment.py", "own_spaces.py", "own_suite.py"),
+    ):
+        lines = "\n".join(map(str.lstrip, "".join(map(_code, names)).splitlines()))
+        for _, text in blocks(page, "python"):
+            assert "\n".join(map(str.lstrip, text.splitlines())) in lines
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
