@@ -84,7 +84,7 @@ class Population(Search):
             self._takes.pop(member, None)
 
     def _write(self, event: str, row: dict[str, Any]) -> None:
-        row = {**row, "event": event, "time": round(time.time(), 1)}
+        row = {"event": event, "time": 0.0, **row} | {"event": event, "time": round(time.time(), 1)}
         with (self.folder / FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         self._remember(row)
