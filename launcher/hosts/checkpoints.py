@@ -57,6 +57,12 @@ def has_checkpoint(folder: Path) -> bool:
     return any((folder / _CHECKPOINTS).glob(f"[0-9]*/{_ABOUT_FILE}"))
 
 
+def newest_checkpoint(store: FileStore, folder: str) -> int:
+    """Return the number of the newest complete checkpoint of a run's folder; -1 without one."""
+    _, complete = split_offers({n: OfferedFile(n, i) for n, i in store.list_files(folder).items()})
+    return max(map(int, complete), default=-1)
+
+
 def parse_about(content: Any) -> CheckpointInfo | None:
     """Parse the content of an about.json; return None if it has another format."""
     try:
