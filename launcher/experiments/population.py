@@ -40,6 +40,7 @@ from launcher.experiments.journal import FINAL, Journal
 from launcher.experiments.search import CONTINUE, PAUSE, Search
 from launcher.experiments.trial import METRIC, Trial
 from launcher.follow.console import say
+from launcher.hosts.checkpoints import TAKEN
 from launcher.plan.request import UserError
 
 FILE = "population.jsonl"
@@ -291,6 +292,7 @@ def copy_beside(source: Path, folder: Path) -> None:
         shutil.copytree(own, copy / own.relative_to(run))
     shutil.copytree(source, copy / "checkpoints" / source.name)
     checkpoint.verify(copy / "checkpoints" / source.name)
+    (copy / "checkpoints" / f"{TAKEN}{time.time():.0f}").touch()  # for the copy on another host
 
 
 def exchange(folder: Path) -> None:
