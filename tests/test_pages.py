@@ -88,6 +88,7 @@ def test_the_page_about_replay_shows_its_example():
 
 def test_the_page_about_environments_shows_parts_of_its_examples():
     code = _code("own_environment.py") + _code("own_spaces.py") + _code("own_suite.py")
+    code += _code("own_vector.py")
     lines = textwrap.dedent("\n".join(map(str.lstrip, code.splitlines())))
     for _, text in blocks(ENVIRONMENT, "python"):
         assert "\n".join(map(str.lstrip, text.splitlines())) in lines
