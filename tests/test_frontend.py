@@ -180,14 +180,6 @@ def test_the_error_of_each_process_is_printed_by_the_frontend(cluster):
     frontend.until(r"actor-0 on localhost failed 2 times: .*\n(    .*\n)+  it crashed 2 times", 10)
 
 
-@pytest.mark.slow
-def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(cluster):
-    frontend = cluster.start(cluster.rows(), "--max_restarts=0", TOLD="fail")
-    assert frontend.wait(30) == 1
-    assert "error: the run ends, since no actor is left" in frontend.printed()
-    assert "got SIGUSR1" in frontend.printed(), "the learners save"
-
-
 def test_learners_whose_supervisor_was_killed_are_restarted_with_restart_learners(cluster):
     def kill_supervisor():
         state = until(lambda: read_json(cluster.state / "learners" / "state.json"))

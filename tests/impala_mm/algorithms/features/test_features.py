@@ -26,7 +26,7 @@ _OTHERS = {
         "updates_per_step": 0.25,
         "random_steps": 0,
         "minibatch_steps": 32,
-    }
+    },
 }
 
 
