@@ -24,13 +24,6 @@ def taking_unrolls():
     made.end()
 
 
-@pytest.fixture(scope="module", params=["unrolls", "rounds", "inference"])
-def learner(request):
-    made = fuzzed.Served(request.param)
-    yield made
-    made.end()
-
-
 def _try(learner, call):
     function, arguments = call
     with within(20):
