@@ -40,6 +40,7 @@ from launcher.experiments.journal import FINAL, Journal
 from launcher.experiments.search import CONTINUE, PAUSE, Search
 from launcher.experiments.trial import METRIC, Trial
 from launcher.follow.console import say
+from launcher.hosts.checkpoints import TAKEN
 from launcher.plan.request import UserError
 
 FILE = "population.jsonl"
@@ -84,7 +85,7 @@ class Population(Search):
             self._takes.pop(member, None)
 
     def _write(self, event: str, row: dict[str, Any]) -> None:
-        row = {**row, "event": event, "time": round(time.time(), 1)}
+        row = {"event": event, "time": 0.0, **row} | {"event": event, "time": round(time.time(), 1)}
         with (self.folder / FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         self._remember(row)
@@ -291,6 +292,7 @@ def copy_beside(source: Path, folder: Path) -> None:
         shutil.copytree(own, copy / own.relative_to(run))
     shutil.copytree(source, copy / "checkpoints" / source.name)
     checkpoint.verify(copy / "checkpoints" / source.name)
+    (copy / "checkpoints" / f"{TAKEN}{time.time():.0f}").touch()  # for the copy on another host
 
 
 def exchange(folder: Path) -> None:

@@ -122,6 +122,25 @@ def test_push_uploads_to_another_host_what_it_lacks(lan):
     assert (there / "metrics.jsonl").read_text() == '{"frames": 1}\n'
 
 
+def test_checkpoints_of_another_run_replace_those_of_the_host_once(lan):
+    """A member of a population has taken them; the host's own ones have higher numbers."""
+    here, there = lan.laptop.path("/root/run"), lan.learner2.path("/root/there/run")
+    save(here / "checkpoints" / "0000000100", os.urandom(1_000), 1.0)
+    (here / "checkpoints" / "taken-1").touch()
+    save(there / "checkpoints" / "0000000200", os.urandom(1_000), 1.0)
+    script = _PUSH.replace("push_folder", "restore_if_missing").replace(
+        "print(done.bytes, done.files, done.checkpoints)", "print(done)"
+    )
+    for expected in ("True", "False"):
+        ran = lan.laptop.run(sys.executable, "-c", script, env={"PYTHONPATH": str(ROOT)})
+        assert ran.stdout.split()[-1] == expected, ran.stdout
+        assert sorted(p.name for p in (there / "checkpoints").iterdir()) == [
+            "0000000100",
+            "taken-1",
+        ]
+        assert whole(there)
+
+
 @pytest.mark.slow
 def test_the_last_checkpoint_is_mirrored_after_ctrl_c(lan):
     rows = f"job,ip,tf_port\nlearner,{_LEARNER},8001\nactor,{_ACTOR},\n"
