@@ -88,6 +88,7 @@ BUILT_IN: Mapping[str, type[Suite] | str] = {
     "memory": "impala_mm.environments.small_games:MemorySuite",
     "tmaze": "impala_mm.environments.small_games:TMazeSuite",
     "atari57": "impala_mm.environments.atari:Atari57",
+    "envpool": "impala_mm.environments.envpool_suite:Envpool",
     ".environment": "impala_mm.environments.pickled:Files",
     "gym": "impala_mm.environments.gym_suites:ClassicGym",
     "gymnasium": "impala_mm.environments.gym_suites:Gymnasium",
