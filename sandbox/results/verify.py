@@ -104,10 +104,10 @@ def verify(name: str, seed: int, of: Path | None, until: float | None, more: Seq
         )
     documented = DOCUMENTED_RUNS[name]
     if not of and documented.missing:
+        packages = shlex.join(documented.missing.split())
         flags.refuse(
             f"{name} needs a package that is not installed; install it into a folder by `uv pip "
-            f"install --target extra -c constraints.lock {shlex.join(documented.missing.split())}`, and set "
-            f"PYTHONPATH=extra"
+            f"install --target extra -c constraints.lock {packages}`, and set PYTHONPATH=extra"
         )
     recorded = read_references(name)
     curves = [one["curve"] for one in recorded]
