@@ -87,6 +87,7 @@ BUILT_IN: Mapping[str, type[Suite] | str] = {
     "catch": "impala_mm.environments.small_games:CatchSuite",
     "memory": "impala_mm.environments.small_games:MemorySuite",
     "tmaze": "impala_mm.environments.small_games:TMazeSuite",
+    "dmlab": "impala_mm.environments.dmlab:DMLab",
     "atari57": "impala_mm.environments.atari:Atari57",
     ".environment": "impala_mm.environments.pickled:Files",
     "gym": "impala_mm.environments.gym_suites:ClassicGym",
