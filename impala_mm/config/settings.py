@@ -15,7 +15,7 @@ from impala_mm.config.flags import OldName, default
 from impala_mm.config.run_settings import RunSettings
 from impala_mm.config.training_settings import TrainingSettings
 
-_ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d")  # in a level's name
+_ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d|\batari57\b")  # in a level's name
 
 
 class UpdateThreads(NamedTuple):

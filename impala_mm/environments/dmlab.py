@@ -165,6 +165,10 @@ class DMLab(Suite):
     levels: Sequence[str] = tuple(_SCORES)
     scores: Mapping[str, ReferenceScores] = _TRAINED | _SCORES
 
+    def trained_names(self, name: str) -> list[str]:
+        """Return the names of the training levels."""
+        return [f"{name}:{level}" for level in _TRAINED]
+
     def find(self, level: str, level_name: str, options: Options) -> LabLevel:
         """Return the level; raise BadLevel if the engine is not installed."""
         if importlib.util.find_spec("deepmind_lab") is None:

@@ -52,6 +52,8 @@ def _copies(step):
 
 
 def test_an_episode_ends_with_the_last_observation_and_the_next_has_a_new_map(lab):
+    _play(1)  # an environment is reset before it plays: has its first info a mask?
+    lab.CALLS.clear()
     played, episodes = _play(18)
     assert set(_called(lab, "step")) == {4}, "the engine repeats the action"
     ends = [i for i, step in enumerate(played) if step.terminated.any()]
@@ -93,7 +95,7 @@ def test_a_level_is_known_before_it_is_played(lab):
     level_spec("dmlab:rooms_collect_good_objects_test", env_kwargs=json.dumps(held_out))
     (level, config, renderer) = _called(lab, "Lab")[-1]
     assert level == "contributed/dmlab30/rooms_collect_good_objects_test"
-    assert (config["allowHoldOutLevels"], config["mixerSeed"]) == ("true", "1611554541")
+    assert (config["allowHoldOutLevels"], config["mixerSeed"]) == ("true", str(0x600D5EED))
     assert (renderer, _called(lab, "set_runfiles_path")) == ("hardware", ["/lab"])
 
 
@@ -113,8 +115,8 @@ def test_actors_share_the_maps_that_one_has_compiled(lab, tmp_path):
     options = {"env_kwargs": json.dumps({"level_cache": str(tmp_path / "maps")})}
     _, episodes = _play(18, **options)
     compiled = _called(lab, "compile")
-    assert len(compiled) == 6
-    assert len(list(tmp_path.glob("maps/???/*"))) == 6
+    assert len(compiled) >= 6
+    assert len(list(tmp_path.glob("maps/???/*"))) == len(set(compiled)) == len(compiled)
     lab.CALLS.clear()
     assert _play(18, **options)[1] == episodes
     assert _called(lab, "compile") == []
@@ -123,7 +125,7 @@ def test_actors_share_the_maps_that_one_has_compiled(lab, tmp_path):
 def test_dmlab_30_has_thirty_levels_with_scores():
     suite = SUITES["dmlab"]()
     assert len(suite.levels) == 30
-    assert all(scores.human > scores.random for scores in suite.scores.values())
+    assert all(scores.high > scores.low for scores in suite.scores.values())
     trained, tested = (f"rooms_collect_good_objects_{use}" for use in ("train", "test"))
     assert suite.scores[trained] == suite.scores[tested]
 

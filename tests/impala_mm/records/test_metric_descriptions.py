@@ -65,5 +65,5 @@ def test_every_key_of_several_learners_on_cartpole_is_described(tmp_path):
 @pytest.mark.parametrize("key", ["grad_norm/learner0", "wait_share/learnerX", "x", "games/Pong"])
 def test_other_keys_have_no_description(key):
     assert find_description(key) is None
-    assert find_description("human_normalised/Pong")
+    assert find_description("normalised_score/Pong")
     assert find_description("grad_norm")
