@@ -156,7 +156,8 @@ def overview_table(results: Sequence[Evaluation]) -> str:
         of = summarise(scores)
         lines.append(
             f"normalised over {len(scores)} levels: median {number(of.median)}, mean "
-            f"{number(of.mean)}, capped at 1 each {number(capped_mean(scores))}, interquartile mean "
+            f"{number(of.mean)}, capped at 1 each {number(capped_mean(scores))}, "
+            f"interquartile mean "
             f"{number(interquartile_mean(pooled))} (of all {len(pooled)} games played, "
             f"pooled)"
         )

@@ -51,7 +51,8 @@ def summarise(run: RunSeries) -> list[str]:
     score = run.last("normalised_score")
     if score is not None:
         sentences.append(
-            f"Its normalised score is {score:.0%} (a random policy: 0%, a human or perfect play: 100%)."
+            f"Its normalised score is {score:.0%} (a random policy: 0%, a human or the best "
+            f"possible play: 100%)."
         )
     evaluations = [
         record for record in read_records(run.folder / "evaluations.jsonl") if game_values(record)

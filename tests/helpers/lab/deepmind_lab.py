@@ -21,7 +21,7 @@ def set_runfiles_path(path):
 
 class Lab:
     def __init__(self, level, observations, config={}, renderer="software", level_cache=None):  # noqa: B006
-        assert type(level) is str and type(observations) is list and type(config) is dict
+        assert (type(level), type(observations), type(config)) == (str, list, dict)
         assert all(type(text) is str for item in config.items() for text in item)
         if not level.startswith(("contributed/dmlab30/", "tests/")):
             raise RuntimeError(f"Invalid levelName flag '{level}' - \"no such script\"")
@@ -58,7 +58,7 @@ class Lab:
     def step(self, action, num_steps=1):
         if not self._running:
             raise RuntimeError("Environment in wrong status to advance.")
-        assert type(action) is np.ndarray and action.dtype == np.intc and action.shape == (7,)
+        assert (type(action), action.dtype, action.shape) == (np.ndarray, np.intc, (7,))
         assert (np.abs(action) <= _BOUNDS).all()
         CALLS.append(("step", num_steps))
         total = 0.0

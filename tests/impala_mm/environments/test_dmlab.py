@@ -134,7 +134,7 @@ def test_bad_input_is_a_sentence(lab, monkeypatch):
     with pytest.raises(BadLevel, match="dmlab:watermaze cannot be made: DeepMind Lab answers: Inv"):
         level_spec("dmlab:watermaze")
     for wrong in ('{"frames": 2}', '{"cache": "maps"}'):
-        with pytest.raises(BadLevel, match="cannot be made with --env_kwargs=.*argument"):
+        with pytest.raises(BadLevel, match=r"cannot be made with --env_kwargs=.*argument"):
             level_spec("dmlab:rooms_watermaze", env_kwargs=wrong)
     with pytest.raises(BadLevel, match="write dmlab:rooms_watermaze"):
         level_spec("dmlab")
