@@ -50,7 +50,7 @@ def test_a_member_that_takes_from_another_has_its_values_in_use_after_a_kill(clu
     until(lambda: rows("confirmed", "not confirmed"), 600)
     second.process.kill()
     confirmed = rows("confirmed", "not confirmed")[0]
-    assert confirmed["event"] == "confirmed", confirmed
+    assert confirmed["event"] == "confirmed", confirmed["why"]
     assert rows("took")[0]["values"] == copied["values"]
     settings, values = run_folder.recorded_settings(taker), copied["values"]
     assert values != copied["before"]
