@@ -11,6 +11,7 @@ import difflib
 import functools
 import importlib.metadata
 import json
+import warnings
 from typing import Any
 
 import gymnasium
@@ -98,8 +99,9 @@ class _Pool(VectorWrapper):
 
     def __init__(self, pool: Any):
         super().__init__(pool)
-        self.single_observation_space = _without_false_bounds(pool.observation_space)
-        self.single_action_space = _without_false_bounds(pool.action_space)
+        with warnings.catch_warnings(action="ignore"):  # that float64 bounds become float32
+            self.single_observation_space = _without_false_bounds(pool.observation_space)
+            self.single_action_space = _without_false_bounds(pool.action_space)
         self.observation_space = batch_space(self.single_observation_space, pool.num_envs)
         self.action_space = batch_space(self.single_action_space, pool.num_envs)
 
