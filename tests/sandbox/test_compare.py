@@ -75,8 +75,10 @@ def test_a_recorded_comparison_is_drawn_and_each_of_its_commands_is_valid(name, 
     pictures = (tmp_path / "drawn.svg", compare.REFERENCE_FOLDER / f"{name}.svg")
     drawn, kept = (list(ElementTree.parse(each).getroot().itertext()) for each in pictures)
     assert drawn == kept, f"results compare {name} --out=sandbox/reference/{name}"
-    count = sum(map(len, found["levels"].values()))
-    assert len(compare.table(found).splitlines()) == 2 + count
+    kinds = list(found["levels"].values())
+    count = sum(map(len, kinds))
+    of_all = len(set.intersection(*map(set, kinds))) * (len(kinds) > 1)
+    assert len(compare.table(found).splitlines()) == 2 + count + of_all
     made = []
     for command in compare.repeat(name, [3]):
         (config,), _ = command_line.parse(shlex.split(command)[1:], "", Config)
