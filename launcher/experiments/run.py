@@ -373,7 +373,8 @@ class Controller:
     def _ask_hosts(self, host_ids: Sequence[str]) -> None:
         """Find out which hosts can be reached and how many cores they have."""
         cores = self._reach(host_ids)
-        self._pool.set_cores(cores)
+        if not self._search.together:  # such trials share the cores that there are
+            self._pool.set_cores(cores)
         self._lost = set(host_ids) - set(cores)
         self._pool.set_lost(self._lost)
         for host_id in sorted(self._lost):

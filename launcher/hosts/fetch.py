@@ -17,6 +17,7 @@ from pathlib import Path
 from impala_mm.runtime.timing import format_duration
 from launcher.hosts import remote_files
 from launcher.hosts.checkpoints import (
+    are_taken,
     checkpoint_path,
     copy_checkpoints,
     has_checkpoint,
@@ -188,13 +189,16 @@ def restore_if_missing(
 ) -> bool:
     """Upload the run's folder to a host whose checkpoints of it are older, or that has none.
 
-    Return whether it was uploaded. Raises HostUnavailable, OperationFailed, OSError.
+    Where those here are another run's (`are_taken`), the host's are removed before. Return whether
+    it was uploaded. Raises HostUnavailable, OperationFailed, OSError.
     """
     if not has_checkpoint(local_folder):
         return False
     store = remote_files.open_remote_files(hosts, host_id)
     try:
-        if newest_checkpoint(store, remote_folder) >= newest_checkpoint(
+        if are_taken(store, remote_folder, local_folder):
+            store.remove(f"{remote_folder}/{checkpoint_path('')}")
+        elif newest_checkpoint(store, remote_folder) >= newest_checkpoint(
             LocalFiles(), str(local_folder)
         ):
             return False

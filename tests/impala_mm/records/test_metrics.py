@@ -1,7 +1,6 @@
 """Rows of metrics: shares of the learner's time, and the bottleneck that follows from them."""
 
 import math
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -120,15 +119,16 @@ def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
     assert row["episode_return"] == pytest.approx(91 / 5)
     assert row["shaped_return"] == 99
     assert [row[f"episode_return/{game}"] for game in games] == [0, 45, 1]
-    assert [row[f"human_normalised/{game}"] for game in ("Pong", "Breakout")] == [0.5, 1.5]
-    assert row["human_normalised"] == 1.0
-    assert "human_normalised/catch" not in row
+    assert [row[f"normalised_score/{game}"] for game in ("Pong", "Breakout")] == [0.5, 1.5]
+    assert row["normalised_score"] == 1.0
+    assert row["capped_score"] == 0.75
+    assert "normalised_score/catch" not in row
 
     tally = metrics.MetricsAggregator({"Pong": (-20.0, 20.0)})
     meter.add_episodes(_reported([(1, 10.0, 9)], "Pong"))
     tally.merge(0, meter.take_reading())
     row = tally.row(0, 0)
-    assert row["human_normalised"] == 0.75
+    assert row["normalised_score"] == 0.75
     assert not [name for name in row if name.endswith("/Pong")], "one game needs no name"
 
 
@@ -242,30 +242,6 @@ def test_a_deterministic_run_is_told_that_it_takes_turns_and_given_no_advice():
     assert "--deterministic_run (the actor plays while the learner waits, 62%" in describe_turns(
         {"wait_share": 0.62}
     )
-
-
-def test_games_stay_in_their_order_whichever_threads_collect_them():
-    meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
-    merging, may_merge, merge = threading.Event(), threading.Event(), tally.merge
-
-    def merge_late(rank, part):
-        merging.set()
-        assert may_merge.wait(20)
-        merge(rank, part)
-
-    tally.merge = merge_late
-    threads = [threading.Thread(target=tally.collect, args=[0, meter]) for _ in range(2)]
-    meter.add_episodes(_reported([(1, 1.0, 9)] * 100))
-    threads[0].start()
-    assert merging.wait(20)
-    meter.add_episodes(_reported([(1, 2.0, 9)]))
-    tally.merge = merge
-    threads[1].start()
-    threads[1].join(0.2)
-    may_merge.set()
-    for thread in threads:
-        thread.join(20)
-    assert tally.mean_return() == pytest.approx(1.01), "the oldest of 101 games is left out"
 
 
 def test_the_last_quarter_of_the_environments_is_the_one_that_explores_least():
