@@ -148,7 +148,7 @@ class LabLevel(MadeLevel):
 
     def __init__(self, name: str, path: str, options: Options, scores: ReferenceScores | None):
         sizes = {"width": options.width, "height": options.height}
-        chosen = {side: size for side, size in sizes.items() if size}
+        chosen: dict[str, Any] = {side: size for side, size in sizes.items() if size}
         frames = options.num_action_repeats or _FRAMES
         make = functools.partial(DeepMindLab, path, frames, **chosen)
         super().__init__(name, make, options, scores=scores)

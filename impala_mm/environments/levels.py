@@ -76,8 +76,10 @@ class MadeLevel(Level):
 
         BadLevel is raised if the flags do not fit it.
         """
-        mode = {"render_mode": "rgb_array"} if renders and _draws(self._creator()) else {}
-        environment = self._call({**self._kwargs, **mode})
+        return self._wrapped(gym_adapter.adapt(self._call(renders)))
+
+    def _wrapped(self, environment: Any) -> Any:
+        """Return an environment in the wrappers of the flags."""
         try:
             for call, wrapper in self._wrappers:
                 environment = self._wrap(call, wrapper, environment)
@@ -95,21 +97,12 @@ class MadeLevel(Level):
         If `has_masks` is given, another process knows whether the level offers masks: nothing is
         reset. BadLevel is raised for a level that cannot be played with these options.
         """
-        options, environment = self._options, self.open(False)
+        environment = self.open(False)
         try:
-            sizes = options.width, options.height
-            conversion = read_spaces(self.name, environment, *sizes, options.convert_observations)
-            if has_masks is None and not conversion.masks:
-                has_masks = self._first_info_has_mask(environment)
-            if has_masks and not conversion.masks:
-                in_info = masks.MaskConversion(conversion.actions, "info")
-                conversion = conversion._replace(masks=in_info)
+            return self._conversion_of(environment, has_masks)
         finally:
             with contextlib.suppress(Exception):  # `check` warns of it
                 environment.close()
-        if conversion.masks:
-            masks.refuse_unsuitable(self.name, conversion.actions, self.repeats)
-        return conversion
 
     @property
     def repeats(self) -> int:
@@ -168,12 +161,31 @@ class MadeLevel(Level):
                 f"{' '.join(off)}"
             )
 
+    def _conversion_of(self, environment: Any, has_masks: bool | None) -> SpaceConversion:
+        """Return the conversion for an open environment."""
+        options = self._options
+        sizes = options.width, options.height
+        conversion = read_spaces(self.name, environment, *sizes, options.convert_observations)
+        if has_masks is None and not conversion.masks:
+            has_masks = self._first_info_has_mask(environment)
+        if has_masks and not conversion.masks:
+            in_info = masks.MaskConversion(conversion.actions, "info")
+            conversion = conversion._replace(masks=in_info)
+        if conversion.masks:
+            masks.refuse_unsuitable(self.name, conversion.actions, self.repeats)
+        return conversion
+
     def _spec(self, conversion: SpaceConversion) -> EnvironmentSpec:
         import tensorflow as tf  # noqa: PLC0415
 
         from impala_mm.environments.choices import ChoiceSpec  # noqa: PLC0415
 
-        note = conversion.observation.note
+        notes, images = [], conversion.observation.note
+        if images:
+            keeps = "(--convert_observations=false leaves its observations as they are)"
+            notes += [f"{self.name} is read as images: {images} {keeps}"]
+        if conversion.note:
+            notes += [f"{self.name} {conversion.note}"]
         return EnvironmentSpec(
             self.name,
             tf.nest.map_structure(
@@ -190,9 +202,7 @@ class MadeLevel(Level):
             scores=self._scores,
             masks=conversion.actions.mask_specs if conversion.masks else (),
             without_goals=conversion.without_goals,
-            note=note
-            and f"{self.name} is read as images: {note} (--convert_observations=false leaves its "
-            f"observations as they are)",
+            note="; ".join(notes),
         )
 
     def _first_info_has_mask(self, environment: Any) -> bool:
@@ -209,9 +219,12 @@ class MadeLevel(Level):
             _infos_with_mask[key] = masks.is_in_info(info)
         return _infos_with_mask[key]
 
-    def _call(self, kwargs: dict[str, Any]) -> Any:
+    def _call(self, renders: bool, **given: Any) -> Any:
+        """Return what the maker returns for the flags' arguments, and for those that are given."""
+        if renders and _draws(self._creator()):
+            given["render_mode"] = "rgb_array"
         try:
-            environment = self._make(**kwargs)
+            environment = self._make(**{**self._kwargs, **given})
         except gym_adapter.refusals() as error:
             raise self._refusal(error_message(error)) from error
         except _BAD_ARGUMENTS as error:
@@ -221,8 +234,12 @@ class MadeLevel(Level):
                 raise
             hint = "" if self._kwargs else ": pass its arguments by --env_kwargs"
             raise self._refusal(f"{describe_error(cause)}{hint}") from error
-        _refuse_others(environment, self.name)
-        return gym_adapter.adapt(environment)
+        self._refuse(environment, self.name)
+        return environment
+
+    def _refuse(self, made: Any, maker: str) -> None:
+        """Raise BadLevel if an object that `maker` returned is not what this level plays."""
+        _refuse_others(made, maker)
 
     def _refusal(self, reason: str) -> BadLevel:
         flag = f" with --env_kwargs={json_text(self._kwargs)}" if self._kwargs else ""
@@ -238,7 +255,7 @@ class MadeLevel(Level):
             raise BadLevel(
                 f"--env_wrappers: {call.text} cannot wrap {self.name}: {describe_error(error)}"
             ) from error
-        _refuse_others(wrapped, f"--env_wrappers: {call.text}")
+        self._refuse(wrapped, f"--env_wrappers: {call.text}")
         return wrapped
 
     def _discretise(self, environment: Any) -> Any:
@@ -367,9 +384,11 @@ def _is_of_call(error: BaseException) -> bool:
 
 
 def _refuse_others(made: Any, maker: str) -> None:
-    """Raise BadLevel if an object that `maker` returned is no environment."""
+    """Raise BadLevel if an object that `maker` returned is no single environment."""
     if isinstance(made, gymnasium.vector.VectorEnv):
-        reason = ", a vector of environments: it must return a single one"
+        reason = (
+            ", a vector of environments: it must return a single one, or have a parameter num_envs"
+        )
     elif callable(getattr(made, "action_space", None)):  # by agent, as PettingZoo has it
         reason = (
             ", an environment of several agents, and a policy here plays for one: return a "

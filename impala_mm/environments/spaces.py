@@ -33,6 +33,7 @@ class SpaceConversion(NamedTuple):
     observation: ObservationConversion
     masks: MaskConversion | None = None  # None: the environment offers no masks
     without_goals: str = ""  # that of `EnvironmentSpec`
+    note: str = ""  # how a vector is played, for the user: follows the level's name
 
 
 def read_spaces(

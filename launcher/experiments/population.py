@@ -40,11 +40,14 @@ from launcher.experiments.journal import FINAL, Journal
 from launcher.experiments.search import CONTINUE, PAUSE, Search
 from launcher.experiments.trial import METRIC, Trial
 from launcher.follow.console import say
+from launcher.hosts.checkpoints import TAKEN
 from launcher.plan.request import UserError
 
 FILE = "population.jsonl"
 _COPY = "checkpoints-of-another"  # in a member's folder, what takes the place of its own
-_PATIENCE = 180.0  # seconds until a restarted member has to report its new values
+# Seconds after its first update in which a restarted member has to report its new values: copies of
+# its settings come from its host every 20 s.
+_PATIENCE = 60.0
 
 
 class Population(Search):
@@ -67,6 +70,7 @@ class Population(Search):
         self._over = {r["trial"] for r in Journal(folder).rows if r["event"] in FINAL}
         self._scores: dict[int, float] = {}  # of the next comparison
         self._latest: dict[int, float] = {}
+        self._live: dict[int, float] = {}  # since when (time.monotonic()) restarted members train
         self._round, self._takes = 0, dict[int, int]()  # the last comparison, and who takes of whom
         self._last: dict[int, dict[str, Any]] = {}  # the last row about each member
         for row in read_records(folder / FILE):
@@ -84,7 +88,7 @@ class Population(Search):
             self._takes.pop(member, None)
 
     def _write(self, event: str, row: dict[str, Any]) -> None:
-        row = {**row, "event": event, "time": round(time.time(), 1)}
+        row = {"event": event, "time": 0.0, **row} | {"event": event, "time": round(time.time(), 1)}
         with (self.folder / FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         self._remember(row)
@@ -115,7 +119,8 @@ class Population(Search):
             return values
         if last["event"] == "copied":
             exchange(self._folder(number))
-            self._scores.pop(number, None)
+            for known in (self._scores, self._live):
+                known.pop(number, None)
             self._write("took", {**last, "row": len(self._metrics(number))})
         return dict(last["values"])
 
@@ -188,17 +193,21 @@ class Population(Search):
     def _confirm(self, number: int) -> None:
         """See whether a member that was restarted reports its new values."""
         last = self._last.get(number, {})
-        if last.get("event") != "took" or not (rows := self._metrics(number)):
+        if last.get("event") != "took":
             return
-        settings = run_folder.recorded_settings(self._folder(number))
-        why, rate = why_not_live(last["values"], settings, rows, last["frames"])
-        if why and time.time() - last["time"] < _PATIENCE:
+        updated = [row for row in self._metrics(number) if is_number(row.get("learning_rate"))]
+        if not updated:
+            return
+        since = self._live.setdefault(number, time.monotonic())
+        settings, row = run_folder.recorded_settings(self._folder(number)), updated[-1]
+        why = why_not_live(last["values"], settings, row, last["frames"])
+        if why and time.monotonic() - since < _PATIENCE:
             return
         if why:
             say(f"warning: trial {number} does not have its new values: {why}")
         self._write(
             "not confirmed" if why else "confirmed",
-            {**last, **({"why": why} if why else {}), **({"learning_rate": rate} if rate else {})},
+            {**last, "learning_rate": row["learning_rate"], **({"why": why} if why else {})},
         )
 
     def _folder(self, number: int) -> Path:
@@ -291,6 +300,7 @@ def copy_beside(source: Path, folder: Path) -> None:
         shutil.copytree(own, copy / own.relative_to(run))
     shutil.copytree(source, copy / "checkpoints" / source.name)
     checkpoint.verify(copy / "checkpoints" / source.name)
+    (copy / "checkpoints" / f"{TAKEN}{time.time():.0f}").touch()  # for the copy on another host
 
 
 def exchange(folder: Path) -> None:
@@ -305,27 +315,24 @@ def exchange(folder: Path) -> None:
 
 
 def why_not_live(
-    values: Values, settings: Mapping[str, Any], rows: list[dict[str, Any]], begun: float
-) -> tuple[str, float | None]:
-    """Return why a restarted run does not have its new values, and the learning rate it reports.
+    values: Values, settings: Mapping[str, Any], row: Mapping[str, float], begun: float
+) -> str:
+    """Return why a restarted run does not have its new values; empty if it has.
 
-    `settings` are those that its live learner has recorded, `rows` its rows since, and `begun` the
-    frames of its checkpoint. With a teacher, whose phases have rates of their own, the rate is not
-    compared.
+    `settings` are those that its learner has recorded, `row` is one of its metrics since, with the
+    learning rate that its optimizer had, and `begun` are the frames of its checkpoint. With a
+    teacher, whose phases have rates of their own, the rate is not compared.
     """
     for name, value in values.items():
         if (live := settings.get(name)) != value and f"{live}" != setting_files.to_text(value):
-            return f"{name} is {live} instead of {value}", None
-    rates = [row for row in rows if is_number(row.get("learning_rate"))]
+            return f"{name} is {live} instead of {value}"
     if "learning_rate" not in values or settings.get("teacher"):
-        return "", None
-    if not rates:
-        return "it has reported no learning rate", None
-    rate = rates[-1]["learning_rate"]
-    low, high = sorted(_scheduled(settings, frames) for frames in (begun, rates[-1]["frames"]))
-    if not low * 0.999 <= rate <= high * 1.001:
-        return f"the learning rate in use is {rate:g}, not from {low:g} to {high:g}", rate
-    return "", rate
+        return ""
+    rate = row["learning_rate"]
+    low, high = sorted(_scheduled(settings, frames) for frames in (begun, row["frames"]))
+    if low * 0.999 <= rate <= high * 1.001:
+        return ""
+    return f"the learning rate in use is {rate:g}, not from {low:g} to {high:g}"
 
 
 def _scheduled(settings: Mapping[str, Any], frames: float) -> float:

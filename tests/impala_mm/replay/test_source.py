@@ -1,6 +1,5 @@
 """The source that mixes: which unrolls are in a batch, who waits for whom, and what is counted."""
 
-import contextlib
 import copy
 import errno
 import os
@@ -16,10 +15,10 @@ from unrolls import CODEC, LENGTH, Actors, decode, unroll
 
 from impala_mm.config import replay_mix
 from impala_mm.replay.mixer import Mixer, RateLimiter
-from impala_mm.replay.samplers import SamplerSetup, Uniform, make_replay
+from impala_mm.replay.samplers import SamplerSetup, make_replay
 from impala_mm.replay.source import ReplaySource
 from impala_mm.replay.spill import Owner, Spill
-from impala_mm.replay.store import StoredUnroll, pack
+from impala_mm.replay.store import pack
 
 BATCH = 4
 
@@ -378,20 +377,3 @@ def test_while_the_actors_turn_lasts_there_is_no_batch_and_no_turn_begins_too_ea
     assert source.next(0.0).version[:2].tolist() == [4, 5]
     assert turns.played == 6, "the updates on 6 unrolls come first"
     assert source.next(0.0).version[:2].tolist() == [6, 7]
-
-
-def test_a_spill_is_read_without_the_rule_of_removal_which_may_need_the_learner(actors, tmp_path):
-    with contextlib.closing(Spill(tmp_path, Owner("/run", CODEC.digest), 4, print)) as spill:
-        for key in range(8):
-            spill.add(StoredUnroll(key, key, pack(unroll(key))))
-
-    class NotYet(Uniform):
-        def choose_removed(self):
-            raise NameError("learner")
-
-    replay = NotYet(SamplerSetup(replay_mix.Part("elite", 1, 6, {}), 1e9, np.random.default_rng(0)))
-    with contextlib.closing(Spill(tmp_path, Owner("/run", CODEC.digest), 4, print)) as spill:
-        limiter = RateLimiter(1, 4)
-        mixer = Mixer(CODEC, [replay], [0, 4], limiter, "wait", lambda: 0.0, 1, print)
-        ReplaySource(actors, mixer, decode, spill)
-        assert [each.key for each in replay.store.in_order()] == [2, 3, 4, 5, 6, 7]

@@ -263,14 +263,11 @@ def test_the_live_learning_rate_is_compared_with_its_schedule():
     }  # fmt: skip
     values = {"learning_rate": 1e-3}
     for used, good in ((1e-4 + 9e-4 * 0.5**2, True), (1e-4 + 9e-4 * 0.45**2, True), (1e-3, False)):
-        rows = [{"frames": 600, "learning_rate": used}]
-        why, rate = why_not_live(values, settings, rows, begun=500.0)
-        assert (not why) == good
-        assert rate == used
-    assert "no learning rate" in why_not_live(values, settings, [{"frames": 600}], 500.0)[0]
-    why, _ = why_not_live({"learning_rate": 2e-3}, settings, [], 0.0)
+        row = {"frames": 600, "learning_rate": used}
+        assert (not why_not_live(values, settings, row, begun=500.0)) == good
+    why = why_not_live({"learning_rate": 2e-3}, settings, row, 0.0)
     assert why == "learning_rate is 0.001 instead of 0.002"
-    assert why_not_live({"mlp_sizes": [64, 64]}, {"mlp_sizes": "64,64"}, [], 0.0) == ("", None)
+    assert not why_not_live({"mlp_sizes": [64, 64]}, {"mlp_sizes": "64,64"}, row, 0.0)
 
 
 @pytest.mark.parametrize(
