@@ -19,6 +19,7 @@ from impala_mm.algorithms.interface import (
     Algorithm,
     Context,
     PolicyOutput,
+    Role,
     Setup,
     entry_spec,
     start_spec,
@@ -131,6 +132,11 @@ class ActorCritic(Algorithm):
         # With PopArt, values have a unit for each level, and an output of the head.
         apart = config.value_normalization == "popart"
         levels, self._level = (setup.levels, setup.level) if apart else (1, 0)
+        if levels > 1 and setup.role is Role.INFERENCE:
+            raise UserMistake(
+                "--value_normalization=popart has a unit for each of several levels, and with "
+                "--inference=learner it is not known which one is played: leave one of them out"
+            )
         self._baseline_head = snt.Linear(levels, name="baseline")
         self._own_extras = recorded_spec(
             config,
