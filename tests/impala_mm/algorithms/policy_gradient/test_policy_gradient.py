@@ -86,7 +86,7 @@ class Table:
         batch.unrolls.observation[..., 0] = np.arange((T + 1) * B).reshape(T + 1, B)
         algorithm._unroll = self._read
 
-    def _read(self, entries, start):
+    def _read(self, entries, start, level):
         rows = tf.cast(entries.observation[..., 0], tf.int32)
         logits = tf.gather(self.logits, rows)
         return Outputs(logits, tf.gather(self.values, rows), logits)
