@@ -20,7 +20,7 @@ where there is one, it is not read.
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import sonnet as snt
 import tensorflow as tf
@@ -37,7 +37,9 @@ MEMORY = 50_000
 LEAST, LEAST_SHARE = 1e-4, 1e-2
 
 
-Level = tf.Tensor | None  # numbers of levels, int32 [B] or [T, B]; None where there is one level
+Level: TypeAlias = (
+    tf.Tensor | None
+)  # numbers of levels, int32 [B] or [T, B]; None where there is one level
 
 
 class PopArt:
