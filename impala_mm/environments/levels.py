@@ -12,7 +12,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -22,7 +22,7 @@ from impala_mm.config import user_modules
 from impala_mm.config.auto import split_evenly
 from impala_mm.config.environment_flags import WrapperCall, json_text, read_kwargs, read_wrappers
 from impala_mm.config.messages import describe_error, error_message, is_users_file, join_lines
-from impala_mm.environments import Level, gym_adapter, masks
+from impala_mm.environments import Level, agents, gym_adapter, masks
 from impala_mm.environments.spaces import SpaceConversion, read_spaces
 from impala_mm.environments.types import (
     GENERAL_FLAGS,
@@ -32,6 +32,9 @@ from impala_mm.environments.types import (
     Options,
     ReferenceScores,
 )
+
+if TYPE_CHECKING:
+    from impala_mm.environments.gym_vector import GymVector
 
 # What a constructor raises for arguments that it does not accept.
 _BAD_ARGUMENTS: tuple[type[Exception], ...] = (
@@ -81,6 +84,8 @@ class MadeLevel(Level):
         try:
             for call, wrapper in self._wrappers:
                 environment = self._wrap(call, wrapper, environment)
+            if agents.has_several_agents(environment):
+                return agents.adapt(self.name, environment, self._options)
             if self._options.discretization != "none":
                 environment = self._discretise(environment)
         except BaseException:
@@ -98,7 +103,11 @@ class MadeLevel(Level):
         options, environment = self._options, self.open(False)
         try:
             sizes = options.width, options.height
-            conversion = read_spaces(self.name, environment, *sizes, options.convert_observations)
+            one = getattr(environment, "one_agent", None)  # of several that act at the same time
+            converts = options.convert_observations
+            conversion = read_spaces(self.name, one or environment, *sizes, converts)
+            if one:
+                conversion = conversion._replace(agents=len(one.agents), is_parallel=True)
             if has_masks is None and not conversion.masks:
                 has_masks = self._first_info_has_mask(environment)
             if has_masks and not conversion.masks:
@@ -124,17 +133,16 @@ class MadeLevel(Level):
         self, num_envs: int, seed: int, renders: bool = False, workers: int = 0
     ) -> Environments:
         """Return copies that step in this process, or in `workers` of their own."""
-        from impala_mm.environments import gym_vector  # noqa: PLC0415
-
         conversion = self.conversion()
         spec = self._spec(conversion)
         if workers:
             from impala_mm.environments import worker_vector  # noqa: PLC0415
 
-            sizes = split_evenly(num_envs, min(workers, num_envs))
+            sizes = [n * spec.agents for n in split_evenly(num_envs, min(workers, num_envs))]
             options = self._options._asdict()
             return worker_vector.WorkerVector(spec, conversion, options, sizes, seed, renders)
-        return gym_vector.GymVector(spec, conversion, self.open, num_envs, seed, renders)
+        kind = vector_of(conversion)
+        return kind(spec, conversion, self.open, num_envs, seed, renders)
 
     def action_names(self) -> list[str]:
         """Return the names that the environment has for its actions; empty if it has none."""
@@ -190,6 +198,8 @@ class MadeLevel(Level):
             scores=self._scores,
             masks=conversion.actions.mask_specs if conversion.masks else (),
             without_goals=conversion.without_goals,
+            agents=conversion.agents,
+            seats=conversion.seats,
             note=note
             and f"{self.name} is read as images: {note} (--convert_observations=false leaves its "
             f"observations as they are)",
@@ -222,7 +232,8 @@ class MadeLevel(Level):
             hint = "" if self._kwargs else ": pass its arguments by --env_kwargs"
             raise self._refusal(f"{describe_error(cause)}{hint}") from error
         _refuse_others(environment, self.name)
-        return gym_adapter.adapt(environment)
+        several = agents.has_several_agents(environment)  # its wrappers are of its own API
+        return environment if several else gym_adapter.adapt(environment)
 
     def _refusal(self, reason: str) -> BadLevel:
         flag = f" with --env_kwargs={json_text(self._kwargs)}" if self._kwargs else ""
@@ -250,6 +261,13 @@ class MadeLevel(Level):
             )
         except BadLevel as error:
             raise BadLevel(f"{self.name}: {error}") from None
+
+
+def vector_of(conversion: SpaceConversion) -> "type[GymVector]":
+    """Return the class of vectors that step environments of this conversion in one process."""
+    from impala_mm.environments import gym_vector, parallel  # noqa: PLC0415
+
+    return parallel.ParallelVector if conversion.is_parallel else gym_vector.GymVector
 
 
 class Discretised(gymnasium.ActionWrapper):
@@ -370,12 +388,6 @@ def _refuse_others(made: Any, maker: str) -> None:
     """Raise BadLevel if an object that `maker` returned is no environment."""
     if isinstance(made, gymnasium.vector.VectorEnv):
         reason = ", a vector of environments: it must return a single one"
-    elif callable(getattr(made, "action_space", None)):  # by agent, as PettingZoo has it
-        reason = (
-            ", an environment of several agents, and a policy here plays for one: return a "
-            "gymnasium.Env around it that lets a rule or a policy of yours act for the others, or "
-            "whose Dict actions and observations have a part for each agent"
-        )
     elif not all(callable(getattr(made, name, None)) for name in ("reset", "step")):
         reason = ", which is no environment: it has no methods reset and step"
     else:

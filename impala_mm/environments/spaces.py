@@ -32,7 +32,10 @@ class SpaceConversion(NamedTuple):
     actions: ActionSpec
     observation: ObservationConversion
     masks: MaskConversion | None = None  # None: the environment offers no masks
-    without_goals: str = ""  # that of `EnvironmentSpec`
+    without_goals: str = ""  # that of `EnvironmentSpec`, as are the following
+    agents: int = 1
+    seats: int = 1
+    is_parallel: bool = False  # whether agents act at the same time
 
 
 def read_spaces(

@@ -39,6 +39,8 @@ class EnvironmentSpec(NamedTuple):
     # Why its steps cannot be given other goals (see `goals`), as a part of a sentence; empty: they
     # can.
     without_goals: str = "it has no goals"
+    agents: int = 1  # that act at the same time: an environment is a column of the batch for each
+    seats: int = 1  # of players who take turns; the policy has one of them, opponents the others
 
     @property
     def num_actions(self) -> int:
@@ -108,10 +110,10 @@ class Step(NamedTuple):
 class Episode(NamedTuple):
     """A finished episode."""
 
-    environment: int
+    environment: int  # its column; of a complete game of several agents the first of them
     whole_game: bool  # a complete game; otherwise a training episode, such as one life in Atari
-    episode_return: float  # sum of the raw rewards
-    length: int  # steps, without resets
+    episode_return: float  # sum of the raw rewards; of several agents' game the mean of theirs
+    length: int  # steps, without resets; of several agents' game those of the longest episode
 
 
 class Fault(NamedTuple):
@@ -124,7 +126,7 @@ class Fault(NamedTuple):
 
 
 class Environments(Protocol):
-    """E copies of one environment, which step together."""
+    """Copies of one environment, which step together, as E columns: each has `spec.agents`."""
 
     spec: EnvironmentSpec
     faults: list[Fault]  # those that the caller has not removed yet, the newest last

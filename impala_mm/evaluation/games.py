@@ -122,7 +122,7 @@ def evaluate_level(
         games = play_games(
             policy,
             environments,
-            games_per_env(num_episodes, num_envs),
+            games_per_env(num_episodes, num_envs, environments.spec.agents),
             explore=not deterministic,
             idle_steps=no_reward_steps,
             feed=feed,
@@ -149,10 +149,15 @@ def evaluate_level(
     )
 
 
-def games_per_env(num_games: int, num_envs: int) -> np.ndarray:
-    """Return how many games each copy plays, int64 [E]."""
+def games_per_env(num_games: int, num_envs: int, agents: int = 1) -> np.ndarray:
+    """Return how many games each column plays, int64 [E]; with several agents, the first of them.
+
+    The other columns of an environment have 0.
+    """
     each, more = divmod(num_games, num_envs)
-    return each + (np.arange(num_envs) < more).astype(np.int64)
+    games = np.zeros(num_envs * agents, np.int64)
+    games[::agents] = each + (np.arange(num_envs) < more)
+    return games
 
 
 def play_games(
@@ -165,7 +170,7 @@ def play_games(
     meanwhile: KeepPlaying = lambda games, steps: True,
     say: Say = lambda message: None,
 ) -> list[Game]:
-    """Play and return the first `games_left[i]` games of each copy i, and none after them."""
+    """Play and return the first `games_left[i]` games of each column i, and none after them."""
     games_left = games_left.copy()
     games: list[Game] = []
     faults = FaultLog(say)
