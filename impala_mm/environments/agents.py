@@ -23,12 +23,13 @@ def has_several_agents(made: Any) -> bool:
     return callable(getattr(made, "action_space", None))
 
 
-def adapt(level_name: str, environment: Any, options: Options) -> gymnasium.Env:
+def adapt(level_name: str, environment: Any, options: Options) -> "SeveralAgents":
     """Return an environment of several agents with gymnasium's API; raise BadLevel if it has none.
 
     It is a `ParallelGame` or a `TurnGame`.
     """
     from impala_mm.environments.parallel import ParallelGame  # noqa: PLC0415
+    from impala_mm.environments.turns import TurnGame  # noqa: PLC0415
 
     takes_turns = callable(getattr(environment, "last", None))
     if options.discretization != "none":
@@ -43,9 +44,14 @@ def adapt(level_name: str, environment: Any, options: Options) -> gymnasium.Env:
             f"--env_wrappers='supersuit:frame_skip_v0{{\"num_frames\": 4}}'"
         )
     spaces = AgentSpaces(level_name, environment)
-    if takes_turns:
-        raise BadLevel(f"{level_name}: turns are not supported yet")
-    return ParallelGame(environment, spaces)
+    if not takes_turns:
+        return ParallelGame(environment, spaces)
+    if len(spaces.agents) < 2:
+        raise BadLevel(
+            f"{level_name}: its agents take turns, and possible_agents names {spaces.agents[0]} "
+            f"alone: use a gymnasium.Env for a single agent"
+        )
+    return TurnGame(environment, spaces)
 
 
 class AgentSpaces:
@@ -85,3 +91,24 @@ class AgentSpaces:
         if not self._has_mask:
             return observation, info
         return observation[_OBSERVATION], {**info, _MASK: observation[_MASK]}
+
+
+class SeveralAgents(gymnasium.Env):
+    """An environment of several agents, for a vector of its kind and for the check."""
+
+    columns: dict[str, Any]  # what an `EnvironmentSpec` and a `SpaceConversion` say of its agents
+
+    def __init__(self, environment: Any, spaces: AgentSpaces):
+        """Play an environment whose agents have these spaces."""
+        self.environment, self.spaces, self.agents = environment, spaces, spaces.agents
+        self.metadata = dict(getattr(environment, "metadata", None) or {})
+        self.render_mode = getattr(environment, "render_mode", None)
+
+    def render(self) -> Any:
+        """Return the picture that the environment draws."""
+        return self.environment.render()
+
+    def close(self) -> None:
+        """Close the environment, if it has a method for that."""
+        if hasattr(self.environment, "close"):
+            self.environment.close()

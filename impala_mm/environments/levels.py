@@ -103,11 +103,14 @@ class MadeLevel(Level):
         options, environment = self._options, self.open(False)
         try:
             sizes = options.width, options.height
-            one = getattr(environment, "one_agent", None)  # of several that act at the same time
-            converts = options.convert_observations
-            conversion = read_spaces(self.name, one or environment, *sizes, converts)
-            if one:
-                conversion = conversion._replace(agents=len(one.agents), is_parallel=True)
+            several = isinstance(environment, agents.SeveralAgents)
+            one, converts = (
+                environment.spaces if several else environment,
+                options.convert_observations,
+            )
+            conversion = read_spaces(self.name, one, *sizes, converts)
+            if several:
+                conversion = conversion._replace(**environment.columns)
             if has_masks is None and not conversion.masks:
                 has_masks = self._first_info_has_mask(environment)
             if has_masks and not conversion.masks:
@@ -265,8 +268,10 @@ class MadeLevel(Level):
 
 def vector_of(conversion: SpaceConversion) -> "type[GymVector]":
     """Return the class of vectors that step environments of this conversion in one process."""
-    from impala_mm.environments import gym_vector, parallel  # noqa: PLC0415
+    from impala_mm.environments import gym_vector, parallel, turns  # noqa: PLC0415
 
+    if conversion.seats > 1:
+        return turns.TurnVector
     return parallel.ParallelVector if conversion.is_parallel else gym_vector.GymVector
 
 

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 
 from impala_mm.environments import nests
-from impala_mm.environments.agents import AgentSpaces
+from impala_mm.environments.agents import AgentSpaces, SeveralAgents
 from impala_mm.environments.faults import FAILURES
 from impala_mm.environments.gym_vector import BROKEN, ENDED, RUNNING, GymVector
 from impala_mm.environments.types import Episode, Step
@@ -20,17 +20,15 @@ from impala_mm.environments.types import Episode, Step
 _PARTS = ("observation", "reward", "termination", "truncation")
 
 
-class ParallelGame(gymnasium.Env):
+class ParallelGame(SeveralAgents):
     """An environment of PettingZoo's parallel API, which `ParallelVector` plays agent by agent.
 
     `reset` and `step` are for the check of environments: they have a part for each agent.
     """
 
     def __init__(self, environment: Any, spaces: AgentSpaces):
-        """Play an environment whose agents have these spaces."""
-        self.environment, self.one_agent, self.agents = environment, spaces, spaces.agents
-        self.metadata = dict(getattr(environment, "metadata", None) or {})
-        self.render_mode = getattr(environment, "render_mode", None)
+        super().__init__(environment, spaces)
+        self.columns = {"agents": len(self.agents), "is_parallel": True}
         self.observation_space, self.action_space = (
             gymnasium.spaces.Dict(dict.fromkeys(self.agents, space))
             for space in (spaces.observation_space, spaces.action_space)
@@ -48,7 +46,7 @@ class ParallelGame(gymnasium.Env):
         seen, infos = self.environment.reset(seed=seed)
         self.over = not seen
         return [
-            self.one_agent.split(seen[agent], infos.get(agent, {})) if agent in seen else None
+            self.spaces.split(seen[agent], infos.get(agent, {})) if agent in seen else None
             for agent in self.agents
         ]
 
@@ -78,12 +76,12 @@ class ParallelGame(gymnasium.Env):
             if agent not in by_agent:
                 raise ValueError(f"step returned no {name} of the agent {agent!r}")
         seen, reward, terminated, truncated = (by_agent[agent] for by_agent in returned)
-        observation, info = self.one_agent.split(seen, infos.get(agent, {}))
+        observation, info = self.spaces.split(seen, infos.get(agent, {}))
         return observation, reward, terminated, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Return the observations and masks of all agents."""
-        space = self.one_agent.observation_space
+        space = self.spaces.observation_space
         space.seed(0)  # two resets with one seed shall be equal
         self._last = dict.fromkeys(self.agents, space.sample())
         return self._together([result and (*result,) for result in self.begin(seed)])
@@ -104,15 +102,6 @@ class ParallelGame(gymnasium.Env):
         self._last |= {agent: observation for agent, (observation, _) in present.items()}
         masks = {a: i["action_mask"] for a, (_, i) in present.items() if "action_mask" in i}
         return dict(self._last), {"action_mask": masks} if masks else {}
-
-    def render(self) -> Any:
-        """Return the picture that the environment draws."""
-        return self.environment.render()
-
-    def close(self) -> None:
-        """Close the environment, if it has a method for that."""
-        if hasattr(self.environment, "close"):
-            self.environment.close()
 
 
 class ParallelVector(GymVector):
