@@ -5,6 +5,9 @@ The command `impala-mm-cluster` is the same as `python run_experiment_mm_raw.py`
 
 python run_experiment_mm_raw.py --workers_csv_path=workers.csv --level_name=PongNoFrameskip-v4
 
+Many runs, which share the CSV's hosts, or this machine without one:
+    python run_experiment_mm_raw.py --workers_csv_path=workers.csv --experiment=sweep.toml
+
 With these flags added, it starts nothing:
     --dry_run       print the commands that would be started
     --check         check the hosts, and print how to fix problems

@@ -57,7 +57,11 @@ ALLOWED = {
     "impala_mm.config.settings "
     "impala_mm.records.host_use impala_mm.records.metric_descriptions "
     "impala_mm.records.run_contents impala_mm.runtime.lifecycle impala_mm.runtime.safe_files",
-    "launcher.commands": "supervise plan hosts follow checks impala_mm.config.messages "
+    "launcher.experiments": "supervise plan hosts follow impala_mm.config.command_line "
+    "impala_mm.config.errors impala_mm.config.flag_values impala_mm.config.flags "
+    "impala_mm.config.messages impala_mm.config.registry impala_mm.config.setting_files "
+    "impala_mm.config.settings impala_mm.records.run_contents impala_mm.runtime.timing",
+    "launcher.commands": "supervise plan hosts follow checks experiments impala_mm.config.messages "
     "impala_mm.config.user_sources impala_mm.records.run_folder "
     "impala_mm.runtime.certificates impala_mm.runtime.run_token",
 }

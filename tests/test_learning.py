@@ -50,6 +50,12 @@ def test_a_memory_task_needs_the_lstm(tmp_path):
     assert rows[-1]["episode_return"] < 0.65
 
 
+def test_sentences_are_read_in_the_order_of_their_words(tmp_path):
+    flags = ["--level_name=acting:Tales-v0", "--algorithm=ppo", "--discounting=0"]
+    rows = _train(tmp_path, *flags, "--total_environment_frames=40000", "--stop_at_return=9.7")
+    assert rows[-1]["episode_return"] > 9.5, "of 10; those who know both animals reach 5"
+
+
 def test_tictactoe_with_its_mask_is_learnt_in_as_many_frames_as_recorded():
     words = ["tictactoe", "--until=0.7", f"--learner_hosts=localhost:{free_port()}"]
     code, printed = run(sys.executable, ROOT / "sandbox" / "results", "verify", *words, limit=600)

@@ -35,6 +35,7 @@ from impala_mm.config.errors import BadSettings
 from impala_mm.config.flags import AUTO, OldName, nearest, refuse
 from impala_mm.config.setting_files import Sourced
 
+_FILE = "experiment"  # the frontend's flag that names a file of settings, too
 _HELP = {"--help", "-help", "-h", "--helpfull"}
 
 
@@ -240,7 +241,8 @@ def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourc
                 for name in ("preset", "mode", "quick")
             )
             scopes = {name: details.scope for name, details in flags.infos(config).items()}
-            read = setting_files.read(preset, peek(argv, config, "config"), scopes)
+            experiment = next((peek(argv, c, _FILE) for c in configs if hasattr(c, _FILE)), "")
+            read = setting_files.read(preset, peek(argv, config, "config"), scopes, experiment)
             return setting_files.of_mode(read, mode, quick)
     return {}
 

@@ -22,6 +22,7 @@ EVERY_FRAME = (
     "--num_action_repeats=1 makes every emulator frame a step; impala_horovod_gym ignored the flag "
     "and repeated each action 4 times: leave it out for that"
 )
+_ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d")  # in a level's name
 _PATH = re.compile(rf"[^,\"]+{re.escape(FILE_SUFFIX)}")
 _WRAPPER = re.compile(r"\s*([^\s,:{]+):([^\s,:{]+)\s*")
 
@@ -37,6 +38,11 @@ class WrapperCall(NamedTuple):
     def text(self) -> str:
         """The wrapper as the flag names it."""
         return f"{self.module}:{self.name}{json_text(self.kwargs)}"
+
+
+def is_atari(level_name: str) -> bool:
+    """Return whether an id is that of a game of Atari, by its spelling."""
+    return bool(_ATARI.search(level_name))
 
 
 def read_kwargs(text: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from impala_mm.config.errors import BadSettings
 COMMAND_LINE = "command line"
 _DEFAULT = "default"
 _PRESETS = Path(__file__).resolve().parents[1] / "presets"
+TABLES = ("axes", "search", "needs")  # of the file of an experiment, besides settings
 _SUITS = "suits"  # in a preset, the kind of environments that it is for: "atari" or "numbers"
 # What --mode=reincarnate sets unless it is given, and with --quick instead of presets and files.
 REINCARNATE = {"teacher_method": "qdagger", "offline_updates": 10_000}
@@ -51,13 +52,21 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
 
 
-def read(preset: str | None, config: str, scopes: Mapping[str, str]) -> dict[str, Sourced]:
+def read(
+    preset: str | None, config: str, scopes: Mapping[str, str], experiment: str = ""
+) -> dict[str, Sourced]:
     """Return the values of presets and of a file by flags' names; the file's take precedence.
 
     `preset` names those presets, separated by commas, of which the last one takes precedence.
-    `scopes` are those of flags, by name. A file that cannot be read is refused.
+    `scopes` are those of flags, by name. A file that cannot be read is refused. `experiment`: the
+    file of one, instead of `config`.
     """
-    values = _read_file(config, scopes) if config else {}
+    if config and experiment:
+        flags.refuse("--config and --experiment are two files of settings: give one of them")
+    values = _read_file("config", config, scopes) if config else {}
+    if experiment:
+        read = _read_file("experiment", experiment, scopes)
+        values = {name: value for name, value in read.items() if name not in TABLES}
     if preset is None:  # not on the command line
         given = values["preset"].value if "preset" in values else ""
         preset = ",".join(map(str, given)) if isinstance(given, list) else str(given)
@@ -114,28 +123,28 @@ def why_unsuited(preset: str, environment: Any) -> str:
     return ""
 
 
-def _read_file(path: str, scopes: Mapping[str, str]) -> dict[str, Sourced]:
+def _read_file(flag: str, path: str, scopes: Mapping[str, str]) -> dict[str, Sourced]:
     is_json = False
     try:
         text = Path(path).read_text(encoding="utf-8")
         is_json = text.lstrip().startswith("{")
         table = json.loads(text) if is_json else tomllib.loads(text)
     except RecursionError:
-        flags.refuse(f"--config={path} is nested too deeply")
+        flags.refuse(f"--{flag}={path} is nested too deeply")
     except OSError as error:
-        flags.refuse(f"--config={path}: {error.strerror}")
+        flags.refuse(f"--{flag}={path}: {error.strerror}")
     except UnicodeDecodeError:
-        flags.refuse(f"--config={path} is no text in UTF-8")
+        flags.refuse(f"--{flag}={path} is no text in UTF-8")
     except ValueError as error:
         what = "JSON" if is_json else "TOML, which has lines `name = value` and texts in quotes"
-        flags.refuse(f"--config={path} is no {what}: {error}")
+        flags.refuse(f"--{flag}={path} is no {what}: {error}")
     by_user = {n for n in _given(table) if scopes.get(n) != "process"} if is_json else set()
     if is_json:
         table = environment_flags.relocated(table, Path(path).parent)
         table = {n: v for n, v in table.items() if scopes.get(n) not in ("command", "start")}
     for name in table:
         if scopes.get(name) == "command":
-            flags.refuse(f"--config={path}: write --{name} on the command line, not in a file")
+            flags.refuse(f"--{flag}={path}: write --{name} on the command line, not in a file")
     return {name: Sourced(v, path, is_json, name in by_user) for name, v in table.items()}
 
 
@@ -231,7 +240,7 @@ def show(config: Any, base: type, sources: dict[str, str]) -> str:
             value = "auto"
         source = sources.get(f.name) or _default(f, config, base)
         is_unset = flags.info(f).own and f.name not in sources  # a process's own choice
-        line = f"{'# ' * is_unset}{f.name} = {_toml(value)}"
+        line = f"{'# ' * is_unset}{f.name} = {to_toml(value)}"
         lines.append(f"{line:40}  # {source}")
     return "\n".join(lines[1:])
 
@@ -243,10 +252,12 @@ def _default(f: dataclasses.Field, config: Any, base: type) -> str:
     return f"default of --algorithm={config.algorithm}" if is_own else _DEFAULT
 
 
-def _toml(value: Any) -> str:
+def to_toml(value: Any) -> str:
     """Return a flag's value in TOML."""
+    if isinstance(value, dict):
+        value = to_text(value)
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return json.dumps(list(value), ensure_ascii=False)
     return flags.format_value(value)

@@ -6,16 +6,14 @@ of `--help`. The flags of one algorithm are those of a subclass, which `algorith
 """
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
 from impala_mm.config import algorithm_settings
+from impala_mm.config.environment_flags import is_atari
 from impala_mm.config.flags import OldName, default
 from impala_mm.config.run_settings import RunSettings
 from impala_mm.config.training_settings import TrainingSettings
-
-_ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d")  # in a level's name
 
 
 class UpdateThreads(NamedTuple):
@@ -86,7 +84,7 @@ class Config(TrainingSettings, RunSettings):
     @classmethod
     def suited_to(cls, level_name: str) -> type["Config"]:
         """Return this type with the defaults for these levels."""
-        if not (cls.FOR_ATARI and _ATARI.search(level_name)):
+        if not (cls.FOR_ATARI and is_atari(level_name)):
             return cls
         kinds = {f.name: f.type for f in dataclasses.fields(cls)}
         others = [(name, kinds[name], default(cls, name, x)) for name, x in cls.FOR_ATARI.items()]

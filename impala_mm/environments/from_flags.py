@@ -9,7 +9,7 @@ from impala_mm.config import flags
 from impala_mm.config.environment_flags import OPPONENTS
 from impala_mm.config.messages import escape, users_traceback
 from impala_mm.config.settings import Config
-from impala_mm.environments import nests
+from impala_mm.environments import nests, texts
 from impala_mm.environments.choices import ChoiceSpec
 from impala_mm.environments.make import level_spec
 from impala_mm.environments.types import OPTION_FLAGS, BadLevel, EnvironmentSpec
@@ -25,6 +25,8 @@ def describe_spaces(spec: EnvironmentSpec) -> dict[str, Any]:
 
 def _describe(leaf: tf.TensorSpec) -> str:
     if isinstance(leaf, ChoiceSpec):
+        if leaf.choices == texts.CHOICES:
+            return f"{texts.WORDS} words"
         return f"choices among {', '.join(map(str, leaf.choices))}"
     return f"{leaf.dtype.name} {leaf.shape.as_list()}"
 

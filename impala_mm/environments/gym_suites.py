@@ -7,7 +7,6 @@ module registers the id, or `my_package:make_env`, a function or class that make
 import copy
 import difflib
 import importlib.util
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -15,11 +14,10 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from impala_mm.config import user_modules
+from impala_mm.config.environment_flags import is_atari
 from impala_mm.environments import SUITES, Level, Suite, gym_adapter
 from impala_mm.environments.levels import MadeLevel, find_callable, import_module
 from impala_mm.environments.types import BadLevel, Options
-
-_ATARI = re.compile(r"^ALE/|(NoFrameskip|Deterministic)-v\d$")
 
 
 class Gymnasium(Suite):
@@ -111,7 +109,7 @@ def _near(level_name: str, name: str, ids: Iterable[str]) -> str:
 
 def _refuse(level_name: str, name: str, ids: Iterable[str]) -> NoReturn:
     """Raise BadLevel: there is no such id, and these are similar."""
-    if _ATARI.search(name) and not importlib.util.find_spec("ale_py"):
+    if is_atari(name) and not importlib.util.find_spec("ale_py"):
         raise BadLevel(f"{level_name} needs ale-py: pip install 'impala_mm[environments]'")
     hint = _near(level_name, name, ids) or (
         "; a level is the id of a gymnasium or gym environment such as CartPole-v1 or "

@@ -5,6 +5,7 @@
     Discrete        a one-hot vector, float32; the number of a choice, int32 [1], if there are many
     MultiDiscrete   the one-hot vectors of its elements, joined; or their numbers, int32 [K]
     MultiBinary     zeros and ones, float32
+    Text            the numbers of its words, int32 [K] (see `texts`); also of other packages
     Dict, Tuple     a dict or tuple of these
 
 Convolutions read images of bytes with the channels last. An image with the channels first, of a
@@ -13,7 +14,6 @@ single channel without an axis, or of numbers from 0 to 1 is converted to that.
 `spaces.read_spaces` calls `read_observations`, and `GymVector` converts by its result.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 from impala_mm.config.messages import join_lines
-from impala_mm.environments import nests
+from impala_mm.environments import nests, texts
 from impala_mm.environments.types import BadLevel
 
 _LARGE = 36  # pixels of height and width, from which on convolutions for large images apply
@@ -31,8 +31,6 @@ _MOST_CHANNELS = 16  # of a large image whose channels are first
 _COLOURS = (1, 3, 4)  # numbers of channels of a small image whose channels are first
 _MANY = 64  # choices of a part, above which its numbers are sent, and embedded by the network
 _REMEDIES = {
-    spaces.Text: "a text: make a MultiDiscrete of its words' numbers in a wrapper (for MiniGrid: "
-    "--env_wrappers=minigrid.wrappers:DictObservationSpaceWrapper)",
     spaces.Graph: "a graph: make a Box of its nodes and edges, of a fixed number, in a wrapper",
     spaces.Sequence: "a sequence of any length: fill it up to a fixed length in a wrapper",
 }
@@ -139,13 +137,13 @@ def read_observations(
         if isinstance(part, spaces.Box) and part.dtype.kind in "biuf":
             box = read_box(part, width, height, converts)
             return PartConversion(tuple(part.shape), *box, of_bytes=part.dtype == np.uint8)
-        if isinstance(part, spaces.Discrete):
-            return _choices([int(part.n)], [int(part.start)], (), converts)
-        if isinstance(part, spaces.MultiDiscrete):
-            numbers, starts = np.ravel(part.nvec).tolist(), np.ravel(part.start).tolist()
-            return _choices(numbers, starts, part.nvec.shape, converts)
+        if isinstance(part, spaces.Discrete | spaces.MultiDiscrete):
+            return _choices(part, converts)
         if isinstance(part, spaces.MultiBinary):
             return PartConversion(tuple(part.shape), tuple(part.shape), np.dtype(np.float32))
+        if texts.is_text(part):
+            int32, choices = np.dtype(np.int32), texts.CHOICES
+            return PartConversion((), (len(choices),), int32, texts.read_text, choices=choices)
         raise BadLevel(_refusal(level_name, space, part))
 
     if (width or height) and not any(map(_is_image, _leaves(space))):
@@ -159,14 +157,11 @@ def read_observations(
 def _refusal(level_name: str, space: spaces.Space, part: spaces.Space) -> str:
     """Return why a part of a space is not supported, and what to do."""
     remedy = next((text for kind, text in _REMEDIES.items() if isinstance(part, kind)), None)
-    with contextlib.suppress(Exception):  # it need not be able to sample
-        if isinstance(part.sample(), str):  # a space of another package
-            remedy = _REMEDIES[spaces.Text]
     inside = "" if part is space else f", with {join_lines(part)} in it"
     advice = f"; {join_lines(part)[:40]} is {remedy}" if remedy else ""
     return (
         f"{level_name} observes {join_lines(space)}{inside}: only Box observations of numbers, "
-        f"Discrete, MultiDiscrete and MultiBinary ones, and Dict and Tuple of these are "
+        f"Discrete, MultiDiscrete, MultiBinary and Text ones, and Dict and Tuple of these are "
         f"supported{advice}, or leave it out by "
         f"--env_wrappers='gymnasium.wrappers:FilterObservation{{\"filter_keys\": [...]}}'"
     )
@@ -189,10 +184,11 @@ def _is_image(space: spaces.Space) -> bool:
     return isinstance(space, spaces.Box) and len(space.shape) in {2, 3}
 
 
-def _choices(
-    numbers: list[int], starts: list[int], raw_shape: tuple[int, ...], converts: bool
-) -> PartConversion:
-    """Return the conversion of choices among these numbers, from these starts on."""
+def _choices(space: spaces.Discrete | spaces.MultiDiscrete, converts: bool) -> PartConversion:
+    """Return the conversion of one choice, or of several."""
+    raw_shape = np.shape(space.start)
+    many = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec)
+    numbers, starts = many.tolist(), np.ravel(space.start).tolist()
     begins = np.cumsum([0, *numbers[:-1]])
     least, most, total = np.array(starts), np.array(numbers), sum(numbers)
 

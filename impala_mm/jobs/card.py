@@ -94,7 +94,7 @@ def write(run: str, folder: Path, best: bool = False) -> None:
     print(f"{folder} has {policy.path} ({about.frames:,.0f} frames)")
     for each in found:
         print(f"{each.level}: {each.value} ({each.how})")
-    if not tested:
+    if not tested and of_run != policy.path:  # a policy without a run has no folder for results
         what = "no games" if not rows else "no games with this checkpoint"
         print(f"note: {what} were tested: `impala-mm --mode=test --logdir={of_run}` does so")
     if not has_video:

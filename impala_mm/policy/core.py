@@ -97,7 +97,7 @@ class PolicyCore:
     def portable_about(self) -> checkpoint.CheckpointInfo:
         """Return the checkpoint's description without what belongs to this machine, as paths do."""
         own = {f.name for f in dataclasses.fields(self.config) if info(f).own}
-        own |= {name for name, v in self.about.settings.items() if str(v).startswith("/")}
+        own |= {name for name, v in self.about.settings.items() if str(v).startswith(("/", "~"))}
         settings = {name: v for name, v in self.about.settings.items() if name not in own}
         return self.about._replace(settings=settings)
 

@@ -2,6 +2,13 @@
 
     0000000512.unrolls      a header line of JSON with its checksum, then the bytes of the unrolls
 
+The line begins with the CRC-32 of its rest in eight hexadecimal digits and a space. Its JSON has
+`keys`, `versions`, `sizes` and `checksum`, the CRC-32 of all that follows: the unrolls, as long as
+`sizes` says, each an LZ4 block, or plain if that is not longer. A key is 2^32 times the number of a
+stream (what one environment showed in a row), plus the unroll's number in it. An unroll is
+little-endian arrays of T+1 entries in the order of `data.trajectory.Entry`; in a data set, whose
+`data.json` has T as `unroll_length`, they are without `extras`.
+
 `spill` writes a replay to them, and `data_set` what a policy has played. Each claims its folder:
 one process writes there, and no other one's files are touched.
 """

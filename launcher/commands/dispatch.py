@@ -12,6 +12,7 @@ from impala_mm.config.user_sources import TooManyFiles
 from impala_mm.runtime.certificates import CannotMake
 from launcher.commands import apply, manage
 from launcher.commands.launch import launch
+from launcher.experiments.run import run_experiment
 from launcher.follow import follow, names, remembered
 from launcher.follow.console import say
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
@@ -68,7 +69,13 @@ def main(request: Request) -> int:
     if len(asked) > 1 and asked != ["status", "json"]:
         raise UserError(f"--{asked[0]} and --{asked[1]} are two commands: give one of them")
     act = COMMANDS[asked[0]] if asked else launch
+    if config.experiment and act is not launch:
+        raise UserError(
+            f"--{asked[0]} is about one run: give --tmux_sess=NAME of a trial, without --experiment"
+        )
     try:
+        if config.experiment:
+            return run_experiment(request)
         run = Run(config.tmux_sess)
         if act not in (launch, emit_script):
             run = names.find(run.name, "tmux_sess" in request.given)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from impala_mm.config.environment_flags import EVERY_FRAME
+from impala_mm.config.environment_flags import EVERY_FRAME, is_atari
 from impala_mm.config.flags import format_value
 from impala_mm.config.messages import escape, program
 from impala_mm.config.settings import Config
@@ -73,7 +73,7 @@ def check_flags(request: Request) -> None:
         if "\n" in value or "\0" in value:
             raise UserError(f"--{name} contains a line break, which no process can get")
     experiment = request.experiment
-    if experiment.num_action_repeats == 1 and "NoFrameskip" in experiment.level_name:
+    if experiment.num_action_repeats == 1 and is_atari(experiment.level_name):
         print(f"note: {EVERY_FRAME}")
 
 

@@ -40,6 +40,14 @@ class LauncherConfig:
         "workers.csv.example", group="Cluster",
         short="CSV of hosts and processes",
         text="CSV file of the run's hosts and processes. workers.csv.example explains its columns.")
+    experiment: str = flag(
+        "", group="Cluster",
+        no_slurm="a Slurm job is one run",
+        short="file of an experiment: many runs, which share the hosts",
+        text="TOML file of an experiment: flags as in a file for config, and tables that say in "
+             "which values its runs differ, and how many run at once (sandbox/sweeps.md). They "
+             "share the rows of the CSV, or this machine. The same command resumes the experiment "
+             "in logdir, by default runs/ and the file's name. With dry_run: list the runs.")
     tmux_sess: str = flag(
         "impala", group="Cluster",
         short="name of the run and of its tmux session",

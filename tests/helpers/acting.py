@@ -1,8 +1,8 @@
 """Small games whose actions are of other spaces than Discrete.
 
 `Locks` has MultiDiscrete actions and `Harbour` a Dict of all spaces; `Signals` has observations of
-all spaces. Every observation says what the best action is; an episode has ten steps, and each is
-worth at most 1.
+all spaces but texts, which `Tales` has. Every observation says what the best action is; an episode
+has ten steps, and each is worth at most 1.
 
 `Doors`, `Rooms` and `Stalls` offer masks of their actions, each at another place, and raise an
 error if a forbidden action arrives. Their best action is always allowed.
@@ -10,7 +10,7 @@ error if a forbidden action arrives. Their best action is always allowed.
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
 
 class _Game(gymnasium.Env):
@@ -41,6 +41,22 @@ class Locks(_Game):
 
     def _reward(self, action):
         return float(np.mean(action == self._keys + self.action_space.start))
+
+
+class Tales(_Game):
+    """A sentence about two animals, of which the first one is the answer; by chance 2.5 of 10."""
+
+    animals = ("cat", "dog", "fox", "owl")
+    action_space = Discrete(4)
+    observation_space = Dict(tale=Text(60), hour=Discrete(3))
+
+    def _look(self):
+        self._bites, bitten = self.np_random.permutation(4)[:2]
+        tale = f"The {self.animals[self._bites]} bites the {self.animals[bitten]}, I saw."
+        return {"tale": tale, "hour": self.np_random.integers(3)}
+
+    def _reward(self, action):
+        return float(action == self._bites)
 
 
 class Harbour(_Game):
@@ -191,3 +207,4 @@ for _class in (Doors, Rooms, Stalls):
 gymnasium.register("Signals-v0", Signals)
 gymnasium.register("Locks-v0", Locks)
 gymnasium.register("Harbour-v0", Harbour)
+gymnasium.register("Tales-v0", Tales)

@@ -182,7 +182,7 @@ def agent(folder, *paths):
         ["ssh-agent", "-D", "-a", address], stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL
     )
     try:
-        _until(address.exists, process)
+        _until(lambda: _answers(socket.AF_UNIX, str(address)), process)
         environment = os.environ | {"SSH_AUTH_SOCK": str(address)}
         subprocess.run(["ssh-add", "-q", *paths], env=environment, check=True)
         yield address
@@ -192,11 +192,13 @@ def agent(folder, *paths):
 
 
 def _until_listens(port, process, log):
-    def listens():
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
+    _until(lambda: _answers(socket.AF_INET, ("127.0.0.1", port)), process, log)
 
-    _until(listens, process, log)
+
+def _answers(family, address):
+    """Return whether a server listens; its socket's file is there earlier than that."""
+    with socket.socket(family) as probe:
+        return probe.connect_ex(address) == 0
 
 
 def _until(good, process, log=None):

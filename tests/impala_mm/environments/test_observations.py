@@ -7,7 +7,16 @@ import pytest
 import tensorflow as tf
 from acting import Signals
 from counting import Counting, level
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    Text,
+    Tuple,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from saved_run import save
@@ -246,3 +255,38 @@ def test_what_was_recognised_is_a_note_to_the_user():
     name = level(Camera)
     assert "is read as images: images [3, 40, 40] as [40, 40, 3]" in level_spec(name).note
     assert level_spec(name, convert_observations=False).note == ""
+
+
+class Missions(Space):
+    """A space of another package, as MiniGrid's missions are."""
+
+    def __init__(self):
+        super().__init__(dtype=str)
+
+
+@pytest.mark.parametrize("space", [Text(99), Missions()])
+def test_a_text_becomes_numbers_of_its_words_in_their_order(space):
+    (part,) = read_observations("here", space, 0, 0).leaves
+    assert part.shape == (len(part.choices),)
+    vocabulary = [f"word{i}" for i in range(60)]
+    read = {word: tuple(_read(space, word)) for word in [*vocabulary, "", "Größe", "a b", "b a"]}
+    assert len(set(read.values())) == len(read)
+    assert all(0 <= number < 32 for numbers in read.values() for number in numbers)
+    assert np.array_equal(_read(space, "go LEFT"), _read(space, np.str_(" Go  left ")))
+    assert not any(read[""])
+    long = "go " * 23
+    same = _read(space, f"{long} left and back")
+    assert same.tolist() == _read(space, f"{long} left").tolist() != _read(space, long).tolist()
+    assert (part.read("go", "")[:3] == [6, 19, 11]).all(), "else old checkpoints read other words"
+    with pytest.raises(ValueError, match="observation 7 is no text, and its space has texts"):
+        _read(space, 7)
+
+
+def test_texts_are_read_by_environments_networks_and_policies(tmp_path):
+    spec = level_spec("acting:Tales-v0")
+    seen = from_flags.describe_spaces(spec)["observations"]
+    assert seen == "Dict(hour: float32 [3], tale: 24 words)"
+    envs = make_environments("acting:Tales-v0", 8, seed=0)
+    assert len(np.unique(envs.reset().observation["tale"], axis=0)) > 3
+    policy = load_policy(save(tmp_path, level_name="acting:Tales-v0"))
+    assert policy({"tale": "the cat bites the dog", "hour": 0}) in range(4)

@@ -1,0 +1,90 @@
+"""The kinds of search, by which the values of trials are chosen; another kind registers itself.
+
+@SEARCHES.register("mine")
+class Mine(Search):
+    OPTIONS = {"step": 2}      # its own settings in the table [search], and their defaults
+"""
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from impala_mm.config.registry import Registry
+from launcher.experiments.file import Experiment, Values
+from launcher.plan.request import UserError
+
+CONTINUE, PRUNE, PAUSE = "continue", "prune", "pause"  # answers of `tell`
+
+
+class Search:
+    """The choice of the values of trials, which are numbered from 0; this one chooses none.
+
+    It is made anew when an experiment is resumed: `asked` has the values of all trials so far.
+    """
+
+    OPTIONS: ClassVar[Mapping[str, Any]] = {}
+    CHOOSES_AHEAD: ClassVar[bool] = True  # whether values follow from no returns
+    together = 0  # the number of trials that must run at the same time
+
+    def __init__(self, experiment: Experiment, folder: Path, asked: Mapping[int, Values]):
+        """Choose for an experiment; `folder`: the experiment's, for files of its own."""
+        self.experiment, self.folder, self.asked = experiment, folder, dict(asked)
+
+    def ask(self, number: int) -> Values | None:
+        """Return the values of a new trial; None if there is none to start now."""
+        return None
+
+    def tell(self, number: int, frames: float, score: float) -> str:
+        """Take the return of a running trial, and return CONTINUE, PRUNE or PAUSE.
+
+        A trial that is paused is saved, stopped and started again.
+        """
+        return CONTINUE
+
+    def starts(self, number: int, values: Values) -> Values:
+        """Return the values with which a trial starts now, for the first time or again.
+
+        No process of it is running, so its folder may be changed.
+        """
+        return values
+
+    def ended(self, number: int, score: float | None, state: str) -> bool:
+        """Take the last return of a trial that has "ended", "pruned" or "failed".
+
+        Return whether it is to be started again.
+        """
+        return False
+
+
+SEARCHES: Registry[type[Search]] = Registry("kind of search")
+
+
+@SEARCHES.register("grid")
+class Grid(Search):
+    """Every combination of the axes' values; the last axis varies first."""
+
+    def ask(self, number: int) -> Values | None:
+        """Return the first combination that no trial has had."""
+        axes = self.experiment.axes
+        if wrong := [name for name, axis in axes.items() if axis.kind != "choices"]:
+            raise UserError(
+                f"{self.experiment.path}: a grid needs lists of values, and {wrong[0]} is an "
+                f'interval: use kind = "random"'
+            )
+        had = list(self.asked.values())
+        for combination in itertools.product(*(axis.values for axis in axes.values())):
+            if (values := dict(zip(axes, combination, strict=True))) not in had:
+                self.asked[number] = values
+                return values
+        return None
+
+
+@SEARCHES.register("random")
+class RandomSearch(Search):
+    """Random values: for each trial those that follow from the search's seed and its number."""
+
+    def ask(self, number: int) -> Values | None:
+        """Return random values."""
+        self.asked[number] = self.experiment.draw(number)
+        return self.asked[number]

@@ -1,0 +1,88 @@
+"""The table of an experiment: a row for each trial, live on a terminal."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from impala_mm.config.messages import escape
+from impala_mm.runtime.timing import format_duration
+from launcher.experiments.file import Experiment, format_value
+from launcher.experiments.trial import Trial
+from launcher.follow.console import make_console
+
+_COLOURS = {"running": "green", "starting": "yellow", "failed": "red", "queued": "dim"}
+_MARGIN = 6  # lines of a terminal that are not rows
+
+
+class Shown:
+    """The table on a terminal; where there is none, the messages of the trials say enough."""
+
+    def __init__(self, experiment: Experiment, trials: Sequence[Trial], live: Live | None):
+        self._experiment, self._trials, self._live = experiment, trials, live
+
+    def update(self) -> None:
+        """Show how the trials are now."""
+        if self._live:
+            rows = max(self._live.console.height - _MARGIN, 4)
+            self._live.update(picture(self._experiment, self._trials, rows), refresh=True)
+
+
+@contextlib.contextmanager
+def shown(experiment: Experiment, trials: Sequence[Trial]) -> Iterator[Shown]:
+    """Show the table for the time of a `with` block; what is printed meanwhile stands above it."""
+    console = make_console()
+    if not console.is_terminal:
+        yield Shown(experiment, trials, None)
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield Shown(experiment, trials, live)
+
+
+def picture(experiment: Experiment, trials: Sequence[Trial], rows: int) -> Group:
+    """Return the table with at most `rows` trials: those that are running, then the best."""
+    names = list(experiment.axes)
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("trial", *names, "state", "frames", "return", "host", "left"):
+        is_text = name in ("state", "host")
+        grid.add_column(escape(name), justify="left" if is_text else "right", no_wrap=True)
+    ranked = sorted(trials, key=lambda t: (t.state not in ("running", "starting"), -_score(t)))
+    for trial in sorted(ranked[:rows], key=lambda t: t.number):
+        score = "" if trial.score is None else f"{trial.score:.2f}"
+        values = [format_value(trial.values[n]) if n in trial.values else "" for n in names]
+        state = Text(trial.state, _COLOURS.get(trial.state, ""))
+        frames = f"{trial.frames:,.0f}"
+        cells = [Text(escape(each)) for each in (str(trial.number), *values)]
+        grid.add_row(*cells, state, frames, score, escape(trial.host), _left(trial))
+    hidden = len(trials) - rows
+    more = [Text(f"and {hidden} more", style="dim")] * (hidden > 0)
+    return Group(grid, *more, Text(describe(experiment, trials)))
+
+
+def describe(experiment: Experiment, trials: Sequence[Trial]) -> str:
+    """Return a line about all trials, and the best one."""
+    states = [trial.state for trial in trials]
+    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
+    line = f"{experiment.folder}: {len(trials)} trials: {', '.join(counts)}"
+    scored = [trial for trial in trials if trial.score is not None]
+    if scored:
+        best = max(scored, key=_score)
+        line += (
+            f"; best: trial {best.number} with return {best.score:.2f}, {best.folder}/trial.toml"
+        )
+    return escape(line)
+
+
+def _score(trial: Trial) -> float:
+    return -float("inf") if trial.score is None else trial.score
+
+
+def _left(trial: Trial) -> str:
+    """Return the time that a running trial needs for the rest of its frames; empty if unknown."""
+    total = trial.settings.total_environment_frames
+    if trial.state != "running" or not trial.rate or not total or total == float("inf"):
+        return ""
+    return format_duration(max(total - trial.frames, 0) / trial.rate)
