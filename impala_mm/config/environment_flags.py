@@ -17,6 +17,8 @@ FILE_SUFFIX = ".environment"
 # Opponents of --opponents by name; others are a policy's folder or a function.
 RANDOM, SELF, PAST = "random", "self", "past"
 OPPONENTS = f"{SELF}:0.5,{PAST}:0.5"  # the default
+# The number of an opponent: of a past policy its version, of opponent k of the flag -2 - k, or:
+NO_OPPONENT = -1
 # With Atari: said by the frontend, and by the learner.
 EVERY_FRAME = (
     "--num_action_repeats=1 makes every emulator frame a step; impala_horovod_gym ignored the flag "

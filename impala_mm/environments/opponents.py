@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from impala_mm.config.environment_flags import PAST, SELF
+from impala_mm.config.environment_flags import NO_OPPONENT, PAST, SELF
 from impala_mm.environments import nests
 from impala_mm.environments.actions import ActionSpec
-from impala_mm.environments.types import NO_OPPONENT, Step
+from impala_mm.environments.types import Step
 
 POOL = 16  # past policies that are kept
 _MEMORY = 0.97  # weight of a game's result after one more game: some 30 games count
@@ -131,11 +131,15 @@ class PastPolicies:
             self._every *= 2
         self._next = version + self._every
 
-    def chances(self) -> np.ndarray:
-        """Return the probability of each policy, float64 [N]."""
-        sums = np.array([past.results for past in self.members.values()])
+    def draw(self, random: np.random.Generator) -> tuple[int, Player] | None:
+        """Return a policy with its version; None while there is none."""
+        members = [*self.members.items()]  # another thread may offer one
+        if not members:
+            return None
+        sums = np.array([past.results for _, past in members])
         hardness = (1 - sums[:, 0] / sums[:, 1]) ** 2 + 1e-3
-        return hardness / hardness.sum()
+        version, past = members[random.choice(len(members), p=hardness / hardness.sum())]
+        return version, past.player
 
     def count(self, version: int, score: float) -> None:
         """Count a result against a policy, unless it was dropped."""
@@ -144,10 +148,7 @@ class PastPolicies:
 
 
 class DrawnOpponents:
-    """Opponents that are drawn for each game by their weights.
-
-    The number of a past policy is its version; that of opponent k of `weights` is -2 - k.
-    """
+    """Opponents that are drawn for each game by their weights."""
 
     def __init__(
         self,
@@ -171,12 +172,8 @@ class DrawnOpponents:
         """Draw the opponent of a new game; while there is no past policy, it is the newest."""
         k = int(self._random.choice(len(self._names), p=self._shares))
         name, number = self._names[k], NO_OPPONENT - 1 - k
-        if name == PAST and self._past and self._past.members:
-            versions = [*self._past.members]
-            number = int(self._random.choice(versions, p=self._past.chances()))
-            self._drawn[environment] = number, self._past.members[number].player
-        else:
-            self._drawn[environment] = number, self._players[SELF if name == PAST else name]
+        drawn = self._past.draw(self._random) if name == PAST and self._past else None
+        self._drawn[environment] = drawn or (number, self._players[SELF if name == PAST else name])
 
     def act(self, asked: Step, actions: Any, rows: np.ndarray) -> Any:
         """Return the actions that the drawn players choose."""

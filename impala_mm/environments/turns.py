@@ -7,7 +7,7 @@ of their own, [R, ...] for R = environments x the other agents, and the opponent
 of several environments at once (`opponents`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from impala_mm.environments import nests
 from impala_mm.environments.agents import AgentSpaces, SeveralAgents
 from impala_mm.environments.faults import FAILURES
 from impala_mm.environments.gym_vector import BROKEN, ENDED, RUNNING, GymVector, blank_step
-from impala_mm.environments.opponents import Opponents, RandomOpponents
+from impala_mm.environments.opponents import DrawnOpponents, Opponents, Player, RandomOpponents
 from impala_mm.environments.types import Episode
 
 
@@ -135,10 +135,17 @@ class TurnVector(GymVector):
         super().__init__(*arguments, **options)
         self._others = self._conversion.seats - 1
         rows = len(self._states) * self._others
-        self._asked = blank_step(rows, self._conversion)  # the newest entries of the others
+        self.asked = blank_step(rows, self._conversion)  # the newest entries of the others
         self._answers = self.spec.actions.zeros(rows)  # their last actions
         self._has_begun = np.zeros(rows, bool)  # they have observed something in this game
         self.opponents = RandomOpponents(self.spec.actions, self._seed)
+
+    def let_play(
+        self, weights: Mapping[str, float], load: Callable[[str, int], Player], seed: Any
+    ) -> None:
+        """Set opponents by name; `load` takes a name and the number of entries."""
+        players = {name: load(name, len(self.asked.reward)) for name in weights}
+        self.opponents = DrawnOpponents(weights, players, seed, others=self._others)
 
     def _open(self, i: int) -> Any:
         game = super()._open(i)
@@ -211,7 +218,7 @@ class TurnVector(GymVector):
             if not asking:
                 return
             rows = np.array([*asking.values()])
-            chosen = self.opponents.act(self._asked, self._answers, rows)
+            chosen = self.opponents.act(self.asked, self._answers, rows)
             for array, part in zip(
                 nests.flatten(self._answers), nests.flatten(chosen), strict=True
             ):
@@ -225,7 +232,7 @@ class TurnVector(GymVector):
 
     def _ask(self, i: int, row: int) -> None:
         """Write what the opponent of environment i sees whose turn it is."""
-        asked, conversion = self._asked, self._conversion
+        asked, conversion = self.asked, self._conversion
         observation, reward, info = self._environments[i].look()
         conversion.observation.write(observation, nests.flatten(asked.observation), row)
         asked.first[row] = not self._has_begun[row]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from impala_mm.config.environment_flags import OPPONENTS
+from impala_mm.config.environment_flags import NO_OPPONENT, OPPONENTS
 from impala_mm.config.errors import BadEnvironment
 from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 
@@ -109,9 +109,6 @@ class Step(NamedTuple):
     mask: Any = ()
 
 
-NO_OPPONENT = -1
-
-
 class Episode(NamedTuple):
     """A finished episode."""
 
@@ -119,7 +116,7 @@ class Episode(NamedTuple):
     whole_game: bool  # a complete game; otherwise a training episode, such as one life in Atari
     episode_return: float  # sum of the raw rewards; of several agents' game the mean of theirs
     length: int  # steps, without resets; of several agents' game those of the longest episode
-    # Where agents take turns: the number of the opponent, see `opponents.DrawnOpponents`, and the
+    # Where agents take turns: the number of the opponent, see `environment_flags`, and the
     # result: 1 for a victory, 0.5 for a draw, 0 for a defeat.
     opponent: int = NO_OPPONENT
     score: float = 0.5

@@ -94,7 +94,7 @@ def record(
         idle = np.where((step.reward != 0) | step.first, 0, idle + 1)
         written = streams.add(step, actions)
         played = played._replace(steps=played.steps + int((~streams.over & ~step.first).sum()))
-        for i, whole_game, episode_return, length in environments.episodes():
+        for i, whole_game, episode_return, length, *_ in environments.episodes():
             if not whole_game or streams.over[i]:
                 continue
             cut = idle_steps > 0 and step.truncated[i] and idle[i] >= idle_steps

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from impala_mm.config import auto, flags, user_modules
+from impala_mm.config.environment_flags import PAST, RANDOM, SELF, read_opponents
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data import compression
@@ -259,6 +260,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
             setup.heartbeat,
             tell=lambda fault: setup.report(link.address, fault),
             load_teachers=load_teachers,
+            opponents=_opponents(config, spec),
         )
 
     def end() -> None:
@@ -266,6 +268,24 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
         _close_groups(groups)
 
     return _PreparedActor(run, lambda: link.address, lambda: link.has_delivered, end)
+
+
+def _opponents(config: Config, spec: Any) -> Any:
+    """Return the `OpponentSettings` of a level; None if its agents do not take turns."""
+    if spec.seats == 1:
+        return None
+    from impala_mm.actor.opponents import OpponentSettings  # noqa: PLC0415
+    from impala_mm.teachers.opponents import load_player  # noqa: PLC0415
+
+    weights = read_opponents(config.opponents)
+    if config.env_workers and weights.keys() != {RANDOM}:
+        flags.refuse(
+            f"--env_workers={config.env_workers}: the opponents of --opponents={config.opponents} "
+            f"play in the actor's process: leave it 0, or give --opponents={RANDOM}"
+        )
+    load = functools.partial(load_player, config=config, spec=spec)
+    seed = config.seed + 1000 * config.task
+    return OpponentSettings(weights, lambda name, entries: load(name, entries=entries), seed)
 
 
 def refuse_many_environments(config: Config, count: int, unroll_bytes: int, actors: int) -> None:
@@ -290,6 +310,8 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
     except ValueError as error:
         flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
     groups = _make_groups(setup, spec, sizes)
+    if opponents := _opponents(config, spec):
+        _let_play(groups, opponents)
     identity = agent.stepping_identity(config, levels)
     identity |= {"actor": config.task, "level": level, "groups": sizes}
     adopted = auto.adopt(config, _ask_task_flags(setup, identity))
@@ -360,6 +382,20 @@ def _make_groups(setup: _ActorSetup, spec: Any, sizes: list[int]) -> list[tuple[
     raise NothingPlayed(
         f"the environments of this actor could not be made in {attempt + 1} attempts", first
     )
+
+
+def _let_play(groups: list[tuple[Any, int]], opponents: Any) -> None:
+    """Let opponents play that are not the run's policies, where this actor has no network."""
+    from impala_mm.environments.turns import TurnVector  # noqa: PLC0415
+
+    if own := {SELF, PAST} & opponents.weights.keys():
+        flags.refuse(
+            f"--opponents names {' and '.join(sorted(own))}, which play in actors that have the "
+            f"network: use --inference=actor"
+        )
+    for number, (environments, _) in enumerate(groups):
+        if isinstance(environments, TurnVector):
+            environments.let_play(opponents.weights, opponents.load, [opponents.seed, number])
 
 
 def _close_groups(groups: list[tuple[Any, int]]) -> None:

@@ -1,7 +1,7 @@
 """Small environments with PettingZoo's APIs, which need no package."""
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 
 class Meeting:
@@ -60,3 +60,81 @@ class Unequal(Meeting):
     def action_space(self, agent):
         """Return more choices for the last one."""
         return Discrete(3 + (agent == "c"))
+
+
+LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
+
+
+class TicTacToe:
+    """Tic-tac-toe by the turn-taking API; an agent sees its marks as 1 and the other's as -1."""
+
+    possible_agents = ["x", "o"]  # noqa: RUF012
+    metadata = {"name": "tictactoe"}  # noqa: RUF012
+
+    def observation_space(self, agent):
+        """Return a board and a mask."""
+        return Dict(observation=Box(-1, 1, (9,), np.float32), action_mask=Box(0, 1, (9,), np.int8))
+
+    def action_space(self, agent):
+        """Return a choice among the squares."""
+        return Discrete(9)
+
+    def reset(self, seed=None, options=None):
+        """Clear the board."""
+        self.agents, self.agent_selection = ["x", "o"], "x"
+        self.board = np.zeros(9, np.float32)
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self._cumulative = dict.fromkeys(self.agents, 0.0)
+        self.terminations, self.truncations = (dict.fromkeys(self.agents, False) for _ in range(2))
+        self.infos = {agent: {} for agent in self.agents}
+
+    def observe(self, agent):
+        """Return the board as this agent sees it."""
+        own = self.board * (1 if agent == "x" else -1)
+        return {"observation": own, "action_mask": (self.board == 0).astype(np.int8)}
+
+    def last(self):
+        """Return what the agent needs whose turn it is."""
+        agent = self.agent_selection
+        ends = self.terminations[agent], self.truncations[agent]
+        return self.observe(agent), self._cumulative[agent], *ends, self.infos[agent]
+
+    def agent_iter(self):
+        """Return the agents in turn."""
+        while self.agents:
+            yield self.agent_selection
+
+    def step(self, action):
+        """Set a mark, or let an agent go that has ended."""
+        agent = self.agent_selection
+        if self.terminations[agent]:
+            assert action is None
+            self.agents.remove(agent)
+            self.rewards = dict.fromkeys(self.possible_agents, 0.0)
+            self.agent_selection = self.agents[0] if self.agents else agent
+            return
+        assert self.board[action] == 0, "the square is free"
+        self.board[action] = mark = 1 if agent == "x" else -1
+        other = "o" if agent == "x" else "x"
+        won = any((self.board[list(line)] == mark).all() for line in LINES)
+        self.rewards = {agent: float(won), other: -float(won)}
+        if won or (self.board != 0).all():
+            self.terminations = dict.fromkeys(self.agents, True)
+        self.agent_selection = other
+
+
+class NoMasks(TicTacToe):
+    """Tic-tac-toe that plays the lowest free square in place of one that is taken."""
+
+    def observation_space(self, agent):
+        """Return a board."""
+        return Box(-1, 1, (9,), np.float32)
+
+    def observe(self, agent):
+        """Return the board as this agent sees it."""
+        return super().observe(agent)["observation"]
+
+    def step(self, action):
+        """Set a mark."""
+        taken = action is not None and self.board[action] != 0
+        super().step(int(np.flatnonzero(self.board == 0)[0]) if taken else action)
