@@ -8,100 +8,12 @@ have ended, the next step resets the environment, which is an entry of its own f
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from impala_mm.environments import nests
-from impala_mm.environments.agents import AgentSpaces, SeveralAgents
 from impala_mm.environments.faults import FAILURES
 from impala_mm.environments.gym_vector import BROKEN, ENDED, RUNNING, GymVector
 from impala_mm.environments.types import Episode, Step
-
-_PARTS = ("observation", "reward", "termination", "truncation")
-
-
-class ParallelGame(SeveralAgents):
-    """An environment of PettingZoo's parallel API, which `ParallelVector` plays agent by agent.
-
-    `reset` and `step` are for the check of environments: they have a part for each agent.
-    """
-
-    def __init__(self, environment: Any, spaces: AgentSpaces):
-        super().__init__(environment, spaces)
-        self.columns = {"agents": len(self.agents), "is_parallel": True}
-        self.observation_space, self.action_space = (
-            gymnasium.spaces.Dict(dict.fromkeys(self.agents, space))
-            for space in (spaces.observation_space, spaces.action_space)
-        )
-        self.over = True  # whether no agent plays any more
-        # For `step`: the agents that play, and the newest observation of each.
-        self._playing: list[str] = []
-        self._last: dict[str, Any] = {}
-
-    def begin(self, seed: int | None) -> list[Any]:
-        """Reset the environment; return (observation, info) for each agent, None if it is absent.
-
-        Absent agents may join later.
-        """
-        seen, infos = self.environment.reset(seed=seed)
-        self.over = not seen
-        return [
-            self.spaces.split(seen[agent], infos.get(agent, {})) if agent in seen else None
-            for agent in self.agents
-        ]
-
-    def play(self, actions: dict[str, Any]) -> list[Any]:
-        """Let agents act; return the five values of a step for each agent, None if it is absent.
-
-        An agent without an action that is not absent has joined.
-        """
-        *returned, infos = self.environment.step(actions)
-        _, _, terminated, truncated = returned
-        present = self.environment.agents
-        live = {a for a in present if not (terminated.get(a) or truncated.get(a))}
-        self.over = not live
-        endless = [a for a in actions if self.over and not (terminated.get(a) or truncated.get(a))]
-        if endless:
-            raise ValueError(
-                f"after step no agent is left, and neither termination nor truncation of the agent "
-                f"{endless[0]!r} is set"
-            )
-        return [
-            self._values_of(agent, returned, infos) if agent in actions or agent in live else None
-            for agent in self.agents
-        ]
-
-    def _values_of(self, agent: str, returned: list[Any], infos: Any) -> tuple[Any, ...]:
-        for name, by_agent in zip(_PARTS, returned, strict=True):
-            if agent not in by_agent:
-                raise ValueError(f"step returned no {name} of the agent {agent!r}")
-        seen, reward, terminated, truncated = (by_agent[agent] for by_agent in returned)
-        observation, info = self.spaces.split(seen, infos.get(agent, {}))
-        return observation, reward, terminated, truncated, info
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Return the observations and masks of all agents."""
-        space = self.spaces.observation_space
-        space.seed(0)  # two resets with one seed shall be equal
-        self._last = dict.fromkeys(self.agents, space.sample())
-        return self._together([result and (*result,) for result in self.begin(seed)])
-
-    def step(self, action: Any) -> Any:
-        """Let all agents act that play; an absent one has its last observation."""
-        played = self.play({agent: action[agent] for agent in self._playing})
-        observations, info = self._together([r and (r[0], r[4]) for r in played])
-        self._playing = [
-            agent for agent, r in zip(self.agents, played, strict=True) if r and not (r[2] or r[3])
-        ]
-        return observations, sum(float(r[1]) for r in played if r), self.over, False, info
-
-    def _together(self, seen: list[Any]) -> Any:
-        """Return the observations by agent, and an info with the masks if there are any."""
-        present = {a: pair for a, pair in zip(self.agents, seen, strict=True) if pair}
-        self._playing = list(present)
-        self._last |= {agent: observation for agent, (observation, _) in present.items()}
-        masks = {a: i["action_mask"] for a, (_, i) in present.items() if "action_mask" in i}
-        return dict(self._last), {"action_mask": masks} if masks else {}
 
 
 class ParallelVector(GymVector):

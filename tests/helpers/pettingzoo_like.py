@@ -138,3 +138,55 @@ class NoMasks(TicTacToe):
         """Set a mark."""
         taken = action is not None and self.board[action] != 0
         super().step(int(np.flatnonzero(self.board == 0)[0]) if taken else action)
+
+
+class Bidding:
+    """Three agents bid 0 to 4 in turn, twice; the highest sum wins 1, and the others lose 1.
+
+    An agent sees its own number, the last bid of any agent and the turns so far.
+    """
+
+    possible_agents = ["a", "b", "c"]  # noqa: RUF012
+    metadata = {"name": "bidding"}  # noqa: RUF012
+
+    def __init__(self, fails_at=0):
+        self._fails_at = fails_at
+
+    def observation_space(self, agent):
+        """Return three numbers."""
+        return Box(0, 9, (3,), np.float32)
+
+    def action_space(self, agent):
+        """Return the bids."""
+        return Discrete(5)
+
+    def reset(self, seed=None, options=None):
+        """Let the first agent bid."""
+        self.agents, self.agent_selection = [*self.possible_agents], "a"
+        self.bids = []
+        self.terminations, self.truncations = (dict.fromkeys(self.agents, False) for _ in range(2))
+        self.rewards, self.infos = dict.fromkeys(self.agents, 0.0), {a: {} for a in self.agents}
+
+    def observe(self, agent):
+        """Return what an agent sees."""
+        numbers = self.possible_agents.index(agent), [0, *self.bids][-1], len(self.bids)
+        return np.array(numbers, np.float32)
+
+    def last(self):
+        """Return what the agent needs whose turn it is."""
+        agent = self.agent_selection
+        ended = self.terminations[agent]
+        return self.observe(agent), 0.0, ended, False, self.infos[agent]
+
+    def step(self, action):
+        """Take a bid."""
+        if len(self.bids) == self._fails_at - 1:
+            raise RuntimeError("the auction is cancelled")
+        self.bids.append(int(action))
+        self.agent_selection = self.possible_agents[len(self.bids) % 3]
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        if len(self.bids) == 6:
+            sums = [self.bids[k] + self.bids[k + 3] for k in range(3)]
+            won = [total == max(sums) for total in sums]
+            self.rewards = {a: 1.0 if w else -1.0 for a, w in zip(self.agents, won, strict=True)}
+            self.terminations = dict.fromkeys(self.agents, True)
