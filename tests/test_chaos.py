@@ -2,7 +2,6 @@
 
 import random
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import remotely
 import telling
 from deadlines import Deadline
 from hosts import why_not
-from processes import EXPERIMENT, ROOT, Process, free_port, needs_horovod, run
+from processes import EXPERIMENT, ROOT, Process, needs_horovod, run
 
 from impala_mm.algorithms import agent
 from impala_mm.config.command_line import parse
@@ -18,32 +17,6 @@ from impala_mm.config.settings import Config
 from impala_mm.environments import from_flags, seeds
 
 pytestmark = pytest.mark.slow
-
-
-def test_an_actor_killed_and_restarted_ten_times_leaves_training_whole(tmp_path):
-    """One actor keeps playing; the other is killed at random and restarted with the same number."""
-    flags = [
-        "--level_name=catch",
-        f"--learner_hosts=127.0.0.1:{free_port()}",
-        f"--logdir={tmp_path}",
-        "--total_environment_frames=1e9",
-    ]
-    learner = Process(*EXPERIMENT, "--job_name=learner", *flags)
-    steady = Process(*EXPERIMENT, "--job_name=actor", "--task=1", *flags)
-    learner.until("actor 1 on .* joined")
-    moments = random.Random(0)
-    for _ in range(10):
-        actor = Process(*EXPERIMENT, "--job_name=actor", "--task=0", *flags)
-        learner.until("actor 0 on .* joined")
-        time.sleep(moments.uniform(0, 2))
-        actor.kill()
-    learner.until(r"[1-9][0-9,]* frames \|")
-    assert steady.process.poll() is None
-    learner.process.send_signal(2)
-    assert learner.wait(10) == 130
-    printed = learner.printed()
-    assert printed.count("actor 0 on ") == 10
-    assert "error" not in printed
 
 
 def test_after_25_kills_of_4_actors_no_unroll_mixes_environments_or_skips_a_step(tmp_path):

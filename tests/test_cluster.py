@@ -1,6 +1,5 @@
 """Tests of complete runs by the frontend: real training, real crashes, hundreds of processes."""
 
-import importlib.util
 import json
 import os
 import re
@@ -12,8 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster import FRONTEND
-from processes import ROOT, Process, free_port, is_running, needs_horovod, run
+from processes import ROOT, Process, free_port, needs_horovod, run
 from rows import read_rows
 from supervising import until
 
@@ -56,30 +54,6 @@ def test_the_frontend_starts_the_same_commands_as_a_user_by_hand(cluster):
     assert counts[0] == counts[1] == {8 * 18}, "two of 20 steps of Catch are resets"
 
 
-def test_two_runs_of_one_csv_that_start_in_the_same_second_both_train(cluster):
-    learners = 2 if importlib.util.find_spec("horovod") else 1
-    rows = cluster.csv(
-        *["learner,localhost,"] * learners, *["actor,localhost,"] * 2, columns="job,ip,tf_port"
-    )
-    flags = (rows, "--level_name=catch", "--stop_at_return=0.9", "--max_seconds=120")
-    frontends = [
-        Process(*FRONTEND, *flags, f"--logdir={cluster.folder}/{i}", **cluster.environment)
-        for i in range(2)
-    ]
-    assert [frontend.wait(240) for frontend in frontends] == [0, 0]
-    printed = "".join(frontend.printed() for frontend in frontends)
-    assert "impala: started" in printed
-    assert "impala-2: started" in printed
-    assert printed.count("finished: the mean return reached 0.9") == 2, printed
-    ports = []
-    for i in range(2):
-        start = json.loads((cluster.folder / str(i) / "starts.jsonl").read_text())
-        ports += start["learners"]
-        for log in (cluster.folder / str(i)).glob("actor-*.log"):
-            assert "another process is this actor now" not in log.read_text()
-    assert len(set(ports)) == 2 * learners
-
-
 @needs_horovod
 def test_crashed_learners_resume_while_actors_wait_and_so_do_those_of_a_killed_supervisor(cluster):
     rows = cluster.csv(
@@ -108,38 +82,6 @@ def test_crashed_learners_resume_while_actors_wait_and_so_do_those_of_a_killed_s
     last = read_rows(cluster.logdir)[-1]
     newest = sorted((cluster.logdir / "checkpoints").iterdir())[-1]
     assert json.loads((newest / "about.json").read_text())["updates"] == last["updates"]
-
-
-def test_an_actor_whose_supervisor_is_killed_is_restarted(cluster):
-    """Without `--restart_learners`, which is about learners; its process is a stand-in."""
-    frontend = cluster.start(cluster.rows(actors=3))
-    before = [cluster.process(f"actor-{i}") for i in range(3)]
-    states = [cluster.state / f"actor-{i}" / "state.json" for i in range(3)]
-    for i in (0, 2):
-        os.kill(read_json(states[i])["supervisor"][0], signal.SIGKILL)
-    frontend.until("this machine: restarted actor-0, actor-2, whose supervisor was killed", 20)
-    until(lambda: {p["state"] for p in cluster.status()["processes"]} == {"running"}, 30)
-    after = [read_json(path)["process"] for path in states]
-    assert [old == new for old, new in zip(before, after, strict=True)] == [False, True, False]
-    assert not any(is_running(before[i][0]) for i in (0, 2))
-    frontend.interrupt()
-
-
-def test_an_actor_that_hangs_is_restarted(cluster):
-    rows = cluster.csv(f"learner,localhost,{free_port()},", *["actor,localhost,,"] * 2)
-    frontend = cluster.start(rows, "--level_name=catch", "--stop_at_return=2", "--stall_secs=20")
-    frontend.until(r"\d frames \|", 60)
-    # A process that is starting has a longer timeout.
-    until((cluster.state / "actor-0" / "beat").exists, 40)
-    actor = read_json(cluster.state / "actor-0" / "state.json")["process"]
-    os.kill(actor[0], signal.SIGSTOP)
-    frontend.until(
-        r"actor-0 on localhost failed: it was killed: no heartbeat for 20 s\n(.*\n)*"
-        r"  it will be restarted in 0.5 s",
-        40,
-    )
-    until(lambda: cluster.status("actor-0")["state"] == "running")
-    assert cluster.status("learners")["restarts"] == cluster.status("actor-1")["restarts"] == 0
 
 
 @needs_horovod

@@ -362,28 +362,6 @@ def test_runs_of_other_folders_are_shown_when_asked(many, large, browser):
         browser.close()
 
 
-def test_a_page_says_how_many_of_many_hosts_and_runs_it_draws(tmp_path, browser):
-    runs = tmp_path / "runs"
-    for i in range(9):
-        made = LargeRun(f"run{i}", runs / f"run{i}", actors=12, hosts=12)
-        made.write_rows(1, 20)
-        made.write_hosts(1, 20)
-    (runs / "run0" / "videos").mkdir()
-    (runs / "run0" / "videos" / "game.mp4").write_bytes(b"none")
-    with shown(f"--logdir={runs}", "--tmux_sess=run0") as dashboard:
-        page = browser.open(dashboard.address, ".part-hosts canvas")
-        assert "The charts show 8 of 12 hosts." in page.text_content(".part-hosts .soft")
-        page.wait_for_selector("video[src*='video?key=']")
-        assert page.text_content(".videos option").startswith("game, ")
-        page.goto(f"{dashboard.address}#/")
-        for i in range(9):
-            _write_run(runs / f"rate{i}", "catch", 1, i, learning_rate=i)
-        page.fill("input[type=search]", "rate")
-        page.wait_for_selector("text=8 of 9 lines are drawn", timeout=40_000)
-        browser.errors.clear()  # the file is no video
-        browser.close()
-
-
 def test_a_page_goes_on_after_sleep_and_after_a_dashboard_that_hung(
     living,
     dashboard,
@@ -407,29 +385,6 @@ def test_a_page_goes_on_after_sleep_and_after_a_dashboard_that_hung(
     session.send("Page.setWebLifecycleState", {"state": "active"})
     wait_until(lambda: frames() != asleep, 20, "rows that were written meanwhile")
     page.wait_for_selector("#connection.live", timeout=20_000)
-
-
-def test_a_page_that_is_open_for_a_day_does_not_grow(large, dashboard, browser):
-    page = browser.open(dashboard.address, ".chart[data-key=episode_return] canvas")
-    session = page.context.new_cdp_session(page)
-
-    def measure():
-        session.send("HeapProfiler.collectGarbage")
-        heap = page.evaluate("performance.memory.usedJSHeapSize")
-        return heap / 2**20, page.evaluate("document.querySelectorAll('*').length")
-
-    found = []
-    for hour in range(1, 25, 2):  # a day of a run
-        large.write_rows(1800 * hour, 1800 * (hour + 2))
-        large.write_hosts(360 * hour, 360 * (hour + 2))
-        large.advance()
-        with (large.logdir / "learners.log").open("a") as file:
-            file.writelines(f"line {i}\n" for i in range(500))
-        time.sleep(2.5)
-        found.append(measure())
-    (early, nodes), (late, last_nodes) = found[4], found[-1]
-    assert late < early + 6, f"MiB of the page's heap: {found}"
-    assert last_nodes < nodes + 3200, f"elements: {found}"
 
 
 def test_a_dashboard_of_three_hundred_processes_is_light(living, dashboard):

@@ -20,7 +20,7 @@ def _train(folder, *flags):
     )
     assert code == 0, printed
     assert "more actors" not in printed, "they would be refused"
-    (saved,) = (folder / "checkpoints").glob("[0-9]*/variables.index")
+    saved = max((folder / "checkpoints").glob("[0-9]*/variables.index"))
     reader = tf.train.load_checkpoint(str(saved.with_suffix("")))
     found = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     return {name: value.tobytes() for name, value in found.items() if hasattr(value, "tobytes")}, [
@@ -54,6 +54,15 @@ def _train_twice(folder, *flags):
 )
 def test_the_same_seed_gives_the_same_weights(tmp_path, flags):
     _train_twice(tmp_path, "--total_environment_frames=6000", *flags)
+
+
+@pytest.mark.slow
+def test_checkpoints_that_another_member_of_a_population_takes_change_no_weight(tmp_path):
+    flags = ("--algorithm=ppo", "--batch_size=24", "--total_environment_frames=6000")
+    alone, _ = _train(tmp_path / "alone", *flags)
+    saving, _ = _train(tmp_path / "saving", *flags, "--save_checkpoint_secs=0.2")
+    assert len(list((tmp_path / "saving" / "checkpoints").iterdir())) > 1
+    assert saving == alone
 
 
 @pytest.mark.slow

@@ -50,23 +50,6 @@ def test_a_run_records_them_is_told_of_others_and_is_evaluated_and_exported_with
 
 
 @pytest.mark.slow
-def test_a_slurm_script_passes_them_unchanged(tmp_path):
-    csv = tmp_path / "workers.csv"
-    csv.write_text("job,ip\nlearner,localhost\nactor,localhost\n")
-    rows = f"--workers_csv_path={csv}"
-    script = _run("run_experiment_mm_raw.py", *FLAGS, rows, "--emit=slurm")
-    begin = script.index("flags=(")
-    array = script[begin : script.index("\n)\n", begin) + 3]
-    words = subprocess.run(
-        ["bash", "-c", array + "printf '%s\\n' \"${flags[@]}\""],
-        check=False,
-        capture_output=True,
-        text=True,
-    ).stdout.splitlines()
-    assert set(FLAGS) <= set(words)
-
-
-@pytest.mark.slow
 def test_games_in_colours_and_without_lives_are_trained_on_resumed_and_played(tmp_path):
     """By the network of a replayed algorithm, which stacks what its actor and its replay hold."""
     logdir = tmp_path / "run"

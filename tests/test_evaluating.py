@@ -34,6 +34,7 @@ def test_a_run_is_tested_and_the_games_are_written_down(catch):
     assert where == f"[test] recorded in {catch}/evaluations.jsonl"
 
 
+@pytest.mark.slow  # the signals of a process are tested by a learner, too
 def test_ctrl_c_says_what_was_played_so_far(catch):
     before = read_rows(catch, "evaluations.jsonl")
     process = Process(

@@ -137,17 +137,6 @@ def test_makers_of_one_name_are_all_trained_on_and_a_run_may_be_moved(tmp_path):
     assert len(impala_mm.load_policy(tmp_path / "saved").levels) == 2
 
 
-@pytest.mark.slow
-def test_a_module_beside_the_notebook_is_found(tmp_path, monkeypatch):
-    """The current folder is on a notebook's path as an empty text."""
-    (tmp_path / "my_signs.py").write_text("from test_from_python import Sign as Mine\n")
-    monkeypatch.setattr(sys, "path", ["", str(Path(__file__).parent), *sys.path])
-    monkeypatch.delitem(sys.modules, "my_signs", raising=False)
-    mine = __import__("my_signs").Mine
-    run = impala_mm.train(mine, num_actors=1, max_seconds=4, logdir="run", progress=False)
-    assert len(run.wait(_LONG).metrics()["frames"])
-
-
 COUNTS = """
 import signal, sys, time
 seen = []

@@ -180,14 +180,6 @@ def test_the_error_of_each_process_is_printed_by_the_frontend(cluster):
     frontend.until(r"actor-0 on localhost failed 2 times: .*\n(    .*\n)+  it crashed 2 times", 10)
 
 
-@pytest.mark.slow
-def test_a_run_whose_actors_have_all_failed_for_good_saves_and_ends(cluster):
-    frontend = cluster.start(cluster.rows(), "--max_restarts=0", TOLD="fail")
-    assert frontend.wait(30) == 1
-    assert "error: the run ends, since no actor is left" in frontend.printed()
-    assert "got SIGUSR1" in frontend.printed(), "the learners save"
-
-
 def test_learners_whose_supervisor_was_killed_are_restarted_with_restart_learners(cluster):
     def kill_supervisor():
         state = until(lambda: read_json(cluster.state / "learners" / "state.json"))
@@ -279,6 +271,7 @@ def test_detach_leaves_a_controller_that_restarts_what_fails_and_ends_last(clust
     assert not cluster.state.exists()
 
 
+@pytest.mark.slow  # test_remembered has the flag
 def test_a_frontend_detaches_from_a_run_without_a_controller_if_it_is_asked_to(cluster):
     code, printed = cluster.run(
         *(cluster.rows(actors=1), "--skip_check", f"--logdir={cluster.logdir}"),
@@ -311,6 +304,7 @@ def test_stop_ends_a_run_whose_frontend_was_killed_at_any_moment_of_its_start(cl
     assert "impala" not in cluster.tmux("list-sessions")
 
 
+@pytest.mark.slow  # a single stop is tested above
 def test_two_stops_at_once_and_the_following_frontend_all_succeed(cluster):
     frontend = cluster.start(cluster.rows(actors=1))
     cluster.process("learners")
@@ -328,6 +322,7 @@ def test_two_stops_at_once_and_the_following_frontend_all_succeed(cluster):
     assert "error" not in frontend.printed()
 
 
+@pytest.mark.slow  # test_follow has the reader that exits
 def test_it_works_without_stdin_and_after_the_reader_of_stdout_has_exited(cluster):
     command = shlex.join([*FRONTEND, cluster.rows(actors=1), "--skip_check"])
     environment = {**cluster.environment, "A": "1"}
@@ -345,6 +340,7 @@ def test_it_works_without_stdin_and_after_the_reader_of_stdout_has_exited(cluste
     assert len(printed.splitlines()) == 1
 
 
+@pytest.mark.slow  # test_follow has it without processes
 def test_ctrl_c_stops_a_run_although_it_ends_the_reader_of_its_output_too(cluster, tmp_path):
     """The terminal sends Ctrl-C to both programs of `frontend | cat`."""
     flags = [cluster.rows(actors=1), "--skip_check", f"--logdir={cluster.logdir}"]
@@ -407,6 +403,7 @@ def test_stop_reports_and_removes_a_run_that_a_reboot_ended(cluster):
     assert cluster.start(cluster.rows(), "--detach").wait(20) == 0
 
 
+@pytest.mark.slow  # the supervisors are the same
 def test_without_tmux_processes_run_in_the_background(cluster, tmp_path):
     beside = tmp_path / "bin"
     beside.mkdir()

@@ -60,7 +60,8 @@ ALLOWED = {
     "launcher.experiments": "supervise plan hosts follow impala_mm.config.command_line "
     "impala_mm.config.errors impala_mm.config.flag_values impala_mm.config.flags "
     "impala_mm.config.messages impala_mm.config.registry impala_mm.config.setting_files "
-    "impala_mm.config.settings impala_mm.records.run_contents impala_mm.runtime.timing",
+    "impala_mm.config.settings impala_mm.records.checkpoint impala_mm.records.run_contents "
+    "impala_mm.records.run_folder impala_mm.runtime.timing",
     "launcher.commands": "supervise plan hosts follow checks experiments impala_mm.config.messages "
     "impala_mm.config.user_sources impala_mm.records.run_folder "
     "impala_mm.runtime.certificates impala_mm.runtime.run_token",

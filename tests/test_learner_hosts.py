@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from far_cluster import MPI_PYTHON, FarCluster
+from far_cluster import FarCluster
 from processes import needs_horovod
 from searching import files_with, places_of, secrets_of
 from supervising import until
@@ -163,17 +163,6 @@ def test_learners_wait_for_a_host_until_a_frontend_has_started_its_process_again
     far.stop(frontend)
 
 
-def test_a_killed_supervisor_is_started_again_by_the_frontend_that_follows(far):
-    frontend = _start(far, "--restart_learners")
-    before = _until_up(far)
-    for pid in far.lan.learner2.pids("learners-1/task.json"):
-        os.kill(pid, signal.SIGKILL)
-    frontend.until("10.77.1.12: restarted learners-1, whose supervisor was killed", 30)
-    _until_up(far, before)
-    assert far.status("learners-1")["state"] == "running"
-    far.stop(frontend)
-
-
 def test_nothing_is_left_when_learners_end_while_no_frontend_is_attached(far):
     frontend = _start(far, "--detach", "--orphan_secs=5")
     assert frontend.wait(30) == 0
@@ -185,12 +174,3 @@ def test_nothing_is_left_when_learners_end_while_no_frontend_is_attached(far):
     far.lan.laptop.boot()
     assert far.status("learners")["state"] == "stopped"
     assert far.run("--stop")[0] == 0
-
-
-def test_this_machine_may_have_the_second_learner(far):
-    """mpirun on the first host starts its daemon where no sshd is running."""
-    laptop = far.lan.laptop
-    rows = far.csv(far.row("learner", "learner1"), f"learner,{laptop.address},,,,,{MPI_PYTHON},")
-    frontend = far.start(rows)
-    until(lambda: _stand_ins(laptop) and _stand_ins(far.lan.learner1), 30)
-    far.stop(frontend)

@@ -12,7 +12,6 @@ import signal
 import pytest
 from deadlines import within
 from far_cluster import STANDS_IN, FarCluster
-from hosts import Lan, why_not
 from searching import files_with
 from supervising import until
 
@@ -163,22 +162,6 @@ def test_each_unusable_host_is_reported_with_how_to_fix_it(far):
 
 
 @pytest.mark.slow
-def test_stop_lists_an_unreachable_host_and_a_later_frontend_ends_its_processes(far):
-    far.start(far.of(["learner1"], ["actor1", "actor3"]), "--detach").wait(30)
-    far.until_all("running")
-    far.lan.actor1.cut()
-    code, printed = far.run("--stop")
-    assert code == 1
-    assert "could not reach 10.77.1.21: processes that still run there will be stopped" in printed
-    assert set(far.left()) == {"actor1"}
-    far.lan.actor1.restore()
-    frontend = far.start(far.of(["learner1"], ["actor1"]))
-    frontend.until("10.77.1.21 is connected again: ended the processes of an earlier run", 30)
-    frontend.until(r"\nup\n", 20)
-    until(lambda: sum("standing_in" in line for line in far.lan.actor1.processes()) == 1)
-
-
-@pytest.mark.slow
 def test_apply_adds_and_removes_actors_also_on_a_host_that_is_off_at_first(far):
     frontend = _start(far, far.of(["learner1"], ["actor1"]))
     far.lan.actor2.cut()
@@ -219,34 +202,6 @@ def test_apply_needs_the_project_on_new_hosts_and_copies_it_with_deploy(far):
     assert not (far.lan.actor1.home / "impala_mm").exists()
     far.until_all("running")
     far.stop(frontend)
-
-
-@pytest.mark.slow
-def test_fifty_processes_of_a_host_share_a_connection_and_start_in_seconds(far):
-    far.csv(far.row("learner", "learner1"), far.row("actor", "actor1", count=50))
-    frontend = far.start("--workers_csv_path=/root/workers.csv")
-    frontend.until(r"impala: started 51 processes on 2 hosts in [0-9]\.", 30)
-    until(lambda: sum("standing_in" in line for line in far.lan.actor1.processes()) == 50, 60)
-    assert sum("sshd: root" in line for line in far.lan.actor1.processes()) <= 1
-    far.stop(frontend)
-
-
-@pytest.mark.slow
-def test_hosts_may_share_a_home(tmp_path):
-    """Each host keeps the state of a run in a folder of its own, and the frontend does."""
-    if reason := why_not():
-        pytest.skip(f"no hosts to reach over SSH: {reason}")
-    with Lan(shared=[tmp_path]) as lan:
-        far = FarCluster(lan)
-        for host in (lan.laptop, lan.learner1, lan.actor1):
-            host.path("/root/.local").symlink_to(tmp_path)
-        frontend = far.start(far.of(["learner1"], ["actor1"]))
-        frontend.until(r"\nup\n", 20)
-        until(lambda: {p["state"] for p in far.status()["processes"]} == {"running"}, 20)
-        assert {path.name for path in tmp_path.glob("state/impala_mm/hosts/*")} == {
-            *("learner1", "actor1")
-        }
-        far.stop(frontend)
 
 
 @pytest.mark.slow
@@ -315,48 +270,6 @@ def test_learners_are_restarted_on_their_host_after_a_reboot(far, disk):
     frontend.until(r'"learner_hosts": "10.77.1.11:8001"', 40)  # the port that actors know
     frontend.until(r"\nup\n", 10)
     far.until_all("running")
-    far.stop(frontend)
-
-
-@pytest.mark.slow
-def test_ctrl_c_while_the_learners_host_is_unreachable_stops_them_once_it_is_back(far):
-    frontend = _start(far, far.of(["learner1"], ["actor1"]), "--restart_learners")
-    far.lan.learner1.cut()
-    frontend.until("10.77.1.11 is unreachable", 40)
-    frontend.process.send_signal(signal.SIGINT)
-    frontend.until("saving and stopping the run", 10)
-    far.lan.learner1.restore()
-    assert frontend.wait(60) == 130, frontend.printed()
-    assert "got SIGUSR1" in frontend.printed()
-    assert far.left() == {}, frontend.printed()
-
-
-@pytest.mark.slow
-def test_one_of_two_frontends_recovers_the_run_including_hosts_that_were_added(far):
-    first = far.start(far.of(["learner1"], ["actor1"]))
-    first.until(r"\nup\n", 20)
-    second = far.lan.laptop.start(*far.frontend("--attach"))
-    second.until("`d` detaches", 30)
-    code, printed = far.run("--apply", far.of(["learner1"], ["actor1", "actor3"]))
-    assert code == 0, printed
-    far.until_all("running")
-    for host in (far.lan.actor1, far.lan.actor3):
-        host.kill_all()
-    first.until("actor3 is unreachable", 60)
-    for host in (far.lan.actor1, far.lan.actor3):
-        host.boot()
-    far.until_all("running", 90)
-    said = first.printed() + second.printed()
-    assert said.count("restarted actor-0") == said.count("restarted actor-1") == 1
-    assert far.run("--stop")[0] == 0
-    assert (first.wait(20), second.wait(20)) == (0, 0)
-    assert far.left() == {}, first.printed()
-
-
-@pytest.mark.slow
-def test_a_host_may_have_two_names_in_the_csv(far):
-    both = [far.row("actor", "actor1"), far.row("actor", "actor1").replace("10.77.1.21", "actor1")]
-    frontend = _start(far, far.csv(far.row("learner", "learner1"), *both))
     far.stop(frontend)
 
 

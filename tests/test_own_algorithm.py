@@ -91,15 +91,6 @@ def td3(here):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("td3")
-def test_the_example_with_a_replay_of_steps_is_traced(run):
-    flags = ("--algorithm=own_td3", "--validate", "--random_steps=64")
-    code, printed = run(*PROGRAM[:2], *flags, "--level_name=Pendulum-v1")
-    assert code == 0, printed
-    assert "not traced" not in printed
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("td3")
 def test_the_example_with_a_replay_of_steps_learns_to_swing_a_pendulum_up(here, run):
     flags = ("--algorithm=own_td3", "--level_name=Pendulum-v1", "--num_actors=1", "--num_envs=2")
     ends = ("--total_environment_frames=16000", f"--logdir={here / 'run'}")
@@ -127,52 +118,3 @@ def test_the_frontend_passes_own_flags_on_to_two_learners_of_a_csv(here, run, mo
     )
     subprocess.run(["tmux", "kill-session", "-t", session], check=False, timeout=20)
     _check_run(here / "run", *ran)
-
-
-@pytest.mark.slow
-def test_an_algorithm_that_raises_ends_the_run_with_the_users_own_frames(here, run):
-    (here / "my" / "mine.py").write_text("def make(config, environment):\n    config.nothing")
-    code, printed = run(
-        *(*PROGRAM, "--num_actors=1", f"--learner_hosts=127.0.0.1:{free_port()}"),
-        f"--logdir={here / 'run'}",
-    )
-    assert code == 2, printed
-    assert f'File "{here}/my/mine.py", line 2, in make' in printed
-    assert "error: --algorithm=my.mine: make of my.mine (" in printed
-    assert "registry.py" not in printed
-
-
-ACTS = """
-    act = made.act
-    def acts(entry, core_state, exploration):
-        action, state, extras = act(entry, core_state, exploration)
-        return action, extras, state
-    made.act = acts
-"""
-UPDATES = """
-    update = made.update
-    made.update = lambda batch, context, exchange: update(batch, context, exchange)[0]
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "flags", "said"),
-    [
-        (ACTS, ("--num_actors=1",), "error: act of impala_mm.algorithms.impala.algorithm.Impala"),
-        (UPDATES, ("--num_actors=1",), "[learner] error: update of impala_mm.algorithms.impala."),
-    ],
-)
-def test_what_is_wrong_with_a_users_functions_ends_the_run_in_a_sentence(
-    here, run, change, flags, said
-):
-    mine = here / "my" / "mine.py"
-    mine.write_text(MODULE.replace("    return made", f"{change}    return made"))
-    code, printed = run(
-        *(*PROGRAM, *flags, f"--learner_hosts=127.0.0.1:{free_port()}"),
-        *(f"--logdir={here / 'run'}", "--agent_name=MLPLSTMAgent"),
-    )
-    assert code == 2, printed
-    assert said in printed
-    assert "Traceback" not in printed + _logs(here / "run")
-    assert "it will be restarted" not in printed

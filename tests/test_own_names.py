@@ -27,6 +27,7 @@ def test_a_student_of_ones_own_network_has_a_teacher_of_ones_own_kind(here):
     assert "TwinAgent" in printed
 
 
+@pytest.mark.slow  # the student above imports its modules in the same way
 def test_an_export_has_a_format_of_ones_own(here):
     save(here / "run", level_name="CartPole-v1")
     export = ("--mode=export", f"--logdir={here / 'run'}", "--export_format=npz")

@@ -72,7 +72,8 @@ def _shown(page, *names):
 
 def test_pages_show_parts_of_their_examples():
     assert all(_shown(ALGORITHM, "own_algorithm_settings.py", "own_algorithm.py", "own_feature.py"))
-    assert all(_shown(ENVIRONMENT, "own_environment.py", "own_spaces.py", "own_suite.py"))
+    environments = "own_environment.py", "own_spaces.py", "own_suite.py", "own_vector.py"
+    assert all(_shown(ENVIRONMENT, *environments))
     for page, *names in (
         ("networks.md", "own_network.py", "own_names.py"),
         ("teachers.md", "own_teacher.py"),

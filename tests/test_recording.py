@@ -36,6 +36,7 @@ def test_lost_lives_end_episodes_in_recorded_games_as_they_do_in_training(tmp_pa
     assert terminations(tmp_path / "games") > 1
 
 
+@pytest.mark.slow  # test_data_set refuses such folders
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "letter.txt").write_text("dear")
     code, printed = run(*RECORD, f"--record_dir={tmp_path}")

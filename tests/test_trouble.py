@@ -1,7 +1,6 @@
 """Faults of users' machines: each is reported, and nothing is lost or hangs."""
 
 import re
-import shutil
 import signal
 
 import numpy as np
@@ -9,8 +8,6 @@ import pytest
 import tensorflow as tf
 from processes import Process, catch_command, run
 from rows import read_rows
-
-from impala_mm.records.checkpoint import read
 
 
 @pytest.mark.slow
@@ -77,60 +74,7 @@ def test_a_disk_that_is_full_costs_rows_and_checkpoints_but_not_the_run(tmp_path
     assert not list((tmp_path / "checkpoints").iterdir()), "nothing half-written is left"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["removed", "replaced"])
-def test_a_run_whose_folder_is_lost_ends_and_saves_its_state_beside_it(tmp_path, what):
-    """Neither process of the run makes a file in a folder that takes the old one's place."""
-    logdir, moved, beside = (tmp_path / name for name in ("run", "moved", "run+2"))
-    flags = "--save_checkpoint_secs=0.5", "--total_environment_frames=1e7", "--stop_at_return=9"
-    training = Process(*catch_command(logdir, *flags))
-    training.until("checkpoint at update")
-    logdir.rename(moved)
-    if what == "removed":
-        shutil.rmtree(moved)
-    elif what == "replaced":
-        logdir.mkdir()
-    code, printed = training.wait(30), training.printed()
-    assert code == 2, printed
-    assert "Traceback" not in printed
-    assert f"finished: {logdir} was {'removed' if what == 'removed' else 'moved to'}" in printed
-    assert f"the same flags with --logdir={beside} resume from it" in printed
-    assert list(logdir.rglob("*")) == []
-    assert logdir.exists() == (what == "replaced")
-    assert {"settings.json", "starts.jsonl", "learner.log"} < {p.name for p in beside.iterdir()}
-    newest = read(sorted((beside / "checkpoints").iterdir())[-1])
-    assert newest.updates == read_rows(beside)[-1]["updates"]
-    code, printed = run(*catch_command(beside, f"--total_environment_frames={newest.frames}"))
-    assert code == 0, printed
-    assert "is finished" in printed
-
-
-@pytest.mark.slow
-def test_neither_a_proxy_nor_a_clock_that_jumps_disturbs_a_run(tmp_path):
-    """The wall clock jumps forward or back by a day every second; old flag names are accepted."""
-    jumping = (
-        "import sys, time, runpy; real = time.time;"
-        "time.time = lambda: real() + (-1) ** int(time.monotonic()) * 86400;"
-        "sys.argv = sys.argv[1:]; sys.path.insert(0, '.');"
-        "runpy.run_path(sys.argv[0], run_name='__main__')"
-    )
-    python, *rest = catch_command(tmp_path, "--total_environment_frames=20000", "--actor_hosts=b:1")
-    rest = [part.replace("--learner_hosts", "--learner_host") for part in rest]
-    proxy = "http://127.0.0.1:9"  # the port of `discard`: no process listens
-    Process(python, *rest, "--job_name=actor", http_proxy=proxy, https_proxy=proxy)
-    learner = (python, "-c", jumping, *rest, "--job_name=learner")
-    code, printed = run(*learner, http_proxy=proxy, https_proxy=proxy)
-    assert code == 0, printed
-    assert "finished: reached 20,000 frames" in printed
-    assert "note: --learner_host is an old name of --learner_hosts" in printed
-    assert "note: --actor_hosts is an old flag without effect" in printed
-    seconds = [row["seconds"] for row in read_rows(tmp_path)]
-    assert seconds == sorted(seconds)
-    assert 0 < seconds[-1] < 60
-    rates = [row["frames_per_second"] for row in read_rows(tmp_path)]
-    assert all(0 <= rate < 1e5 for rate in rates)
-
-
+@pytest.mark.slow  # test_lifecycle raises the signals, and test_learner_link waits for learners
 def test_an_actor_without_a_learner_ends_at_once_when_asked(tmp_path):
     actor = Process(*catch_command(tmp_path, "--job_name=actor"))
     actor.until("waiting for the learner at")

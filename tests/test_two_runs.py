@@ -115,17 +115,6 @@ def test_a_killed_learner_comes_back_at_its_port_although_others_want_one(tmp_pa
 
 
 @needs_horovod
-def test_several_learners_take_free_ports_each(tmp_path):
-    flags = ("--num_learners=2", "--num_actors=2", "--total_environment_frames=4000")
-    code, printed = run(*EXPERIMENT, "--level_name=catch", *flags, f"--logdir={tmp_path}")
-    assert code == 0, printed
-    addresses = _learners(tmp_path)
-    assert len(set(addresses)) == 2
-    assert all(re.fullmatch(r"localhost:\d{4,}", each) for each in addresses)
-    assert len(re.findall(r"actor \d on \S+ joined", printed)) >= 2
-
-
-@needs_horovod
 def test_a_port_that_one_of_several_learners_finds_taken_is_refused_once(tmp_path):
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))

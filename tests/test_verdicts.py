@@ -1,6 +1,5 @@
 """The bottleneck that a learner reports, and the shares of its time: with real processes."""
 
-import signal
 import time
 
 import pytest
@@ -8,11 +7,6 @@ from deadlines import Deadline
 from processes import EXPERIMENT, Process, free_port, needs_horovod, started
 from rows import read_rows
 from slow_link import SlowLink
-
-
-def _judged(rows):
-    """Return the rows with shares, which start with the second update."""
-    return [row for row in rows if "wait_share" in row]
 
 
 def _until(logdir, true, seconds=30):
@@ -109,36 +103,3 @@ def test_a_learner_with_more_work_than_its_actors_is_the_bottleneck(busy):
     trains = busy["learner"].until(r"\] bottleneck: learner \(it trains (\d+)% of its time")
     assert int(trains[1]) > 90
     busy["learner"].until(r"actors wait \d\d% of theirs\); a GPU or another learner would help")
-
-
-@pytest.mark.slow
-def test_a_full_queue_costs_the_learner_no_time(busy):
-
-    def updating(rows):  # on a loaded machine, there are rows within an update
-        return [row for row in _judged(rows) if "queue_fill" in row]
-
-    rows = _until(busy["logdir"], lambda rows: len(updating(rows)) >= 6, 60)
-    steady = updating(rows)[1:]
-    assert min(row["queue_fill"] for row in steady) > 0.5, "the queue was never empty"
-    assert sum(_waits(steady)) / len(steady) < 0.02
-
-
-@pytest.mark.slow
-def test_the_time_that_stopped_actors_cost_is_all_waiting_and_they_go_on(busy):
-    actor, learner, logdir = busy["actor"], busy["learner"], busy["logdir"]
-    _until(logdir, _judged)
-    known = len(read_rows(logdir))
-    actor.process.send_signal(signal.SIGSTOP)
-    try:
-        # Four rows, some 10 s; the first still contains training.
-        rows = _until(logdir, lambda rows: sum(w > 0.95 for w in _waits(rows[known:])) >= 4)
-        learner.until(r"bottleneck: actors \(no unrolls arrive\)")
-    finally:
-        actor.process.send_signal(signal.SIGCONT)
-    frames = rows[-1]["frames"]
-    rows = _until(logdir, lambda rows: rows[-1]["frames"] > frames)
-    _until(logdir, lambda after: min(_waits(after[len(rows) :]), default=1) < 0.02)
-
-
-def _waits(rows):
-    return [row["wait_share"] for row in _judged(rows)]

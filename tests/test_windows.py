@@ -25,6 +25,7 @@ def _kill_server(cluster):
     until(lambda: not os.path.exists(f"/proc/{server}"))
 
 
+@pytest.mark.slow  # test_window closes terminals
 def test_closed_windows_cost_no_process_and_status_and_attach_open_them_again(cluster):
     frontend = cluster.start(cluster.rows())
     frontend.until("Ctrl-C saves")

@@ -100,14 +100,17 @@ class ActionSpec:
 
     def to_environments(self, actions: Any) -> Any:
         """Return a policy's actions [E, ...] as a sequence of E actions that environments take."""
+        batch = self.as_batch(actions)
+        if isinstance(self.parts, Part):
+            return batch
+        return [nests.row(batch, i) for i in range(len(nests.flatten(batch)[0]))]
+
+    def as_batch(self, actions: Any) -> Any:
+        """Return a policy's actions [E, ...] in the environment's units: a nest of [E, ...]."""
         if isinstance(self.parts, Part):
             return self.parts.to_environment(actions)
-        arrays = [
-            part.to_environment(leaf)
-            for part, leaf in zip(self.leaves, nests.flatten(actions), strict=True)
-        ]
-        nest = self.pack(arrays)
-        return [nests.row(nest, i) for i in range(len(arrays[0]))]
+        pairs = zip(self.leaves, nests.flatten(actions), strict=True)
+        return self.pack([part.to_environment(leaf) for part, leaf in pairs])
 
     def in_environment_units(self, actions: Any) -> Any:
         """Return a policy's actions, tensors [N, ...], with a Box's numbers as the environment's.

@@ -275,11 +275,8 @@ class TurnGame(SeveralAgents):
             self.environment.step(None)
 
 
-def adapt(level_name: str, environment: Any, options: Options) -> SeveralAgents:
-    """Return an environment of several agents with gymnasium's API; raise BadLevel if it has none.
-
-    It is a `ParallelGame` or a `TurnGame`.
-    """
+def refuse_options(level_name: str, options: Options) -> None:
+    """Raise BadLevel for options that do not work with several agents."""
     if options.discretization != "none":
         raise BadLevel(
             f"{level_name} has several agents, and --discretization={options.discretization} makes "
@@ -291,6 +288,13 @@ def adapt(level_name: str, environment: Any, options: Options) -> SeveralAgents:
             f"agents: leave it 0, or repeat actions in a wrapper such as "
             f"--env_wrappers='supersuit:frame_skip_v0{{\"num_frames\": 4}}'"
         )
+
+
+def adapt(level_name: str, environment: Any) -> SeveralAgents:
+    """Return an environment of several agents with gymnasium's API; raise BadLevel if it has none.
+
+    It is a `ParallelGame` or a `TurnGame`.
+    """
     spaces = AgentSpaces(level_name, environment)
     if not callable(getattr(environment, "last", None)):
         return ParallelGame(environment, spaces)

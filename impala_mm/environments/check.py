@@ -24,8 +24,8 @@ from impala_mm.environments.types import BadLevel, Options
 
 STEPS = 100
 _ROUNDING = 1e-6  # by which a number may exceed a bound, relative to it; the bound was rounded, too
-_SEED = 1
-_SLOW_RESET = 0.5  # seconds of a reset, from which on it is not repeated
+SEED = 1
+SLOW_RESET = 0.5  # seconds of a reset, from which on it is not repeated
 _TRUSTED = ("ale_py.", "impala_mm.")  # modules whose environments are not checked
 _RESET_RETURNS = "an observation and a dictionary: return observation, {}"
 _STEP_RETURNS = "return observation, reward, terminated, truncated, info"
@@ -68,7 +68,7 @@ class LevelCheck:
         self._spaces: SpaceConversion
         self._raw_mask: masks.RawMask | None = None  # finds the mask; None: none is offered
         self._mask: list[np.ndarray] | None = None  # of the next action; None: all are allowed
-        self._random = np.random.default_rng(_SEED)
+        self._random = np.random.default_rng(SEED)
 
     def run(self, until: float) -> bool:
         """Check the level; return False if `until`, in time.monotonic(), came before the end."""
@@ -89,12 +89,16 @@ class LevelCheck:
         is_made = isinstance(level, MadeLevel)
         if not is_made or (not self._options.is_changed and level.module.startswith(_TRUSTED)):
             return True
+        return self._play(level, until)
+
+    def _play(self, level: MadeLevel, until: float) -> bool:
+        """Check an environment of a level; return False if `until` came before the end."""
         self._environment = self._call("making it", level.open, False)
         actions = self._check_spaces()
         begin = time.monotonic()
-        first = self._reset("reset", _SEED, is_first=True)
+        first = self._reset("reset", SEED, is_first=True)
         reset_seconds = time.monotonic() - begin
-        actions.seed(_SEED)
+        actions.seed(SEED)
         ended = False
         while self._steps < STEPS:
             if time.monotonic() > until:
@@ -103,13 +107,13 @@ class LevelCheck:
                 self._reset(f"reset after step {self._steps}", None)
             ended = self._step(f"step {self._steps + 1}", self._sample(actions))
             self._steps += 1
-        if reset_seconds < _SLOW_RESET and not _are_equal(
-            first, self._reset("a second reset with the same seed", _SEED)
+        if reset_seconds < SLOW_RESET and not are_equal(
+            first, self._reset("a second reset with the same seed", SEED)
         ):
             self._find(
                 "seed",
                 False,
-                f"two resets with seed={_SEED} returned different observations, so that runs "
+                f"two resets with seed={SEED} returned different observations, so that runs "
                 f"cannot be repeated: call super().reset(seed=seed) in reset and draw all random "
                 f"numbers from self.np_random",
             )
@@ -348,7 +352,7 @@ class _Ended(Exception):
     """Raised to end the check after an error that leaves nothing more to check."""
 
 
-def _are_equal(observation: Any, other: Any) -> bool:
+def are_equal(observation: Any, other: Any) -> bool:
     """Return whether all parts of two observations are equal."""
     return all(map(np.array_equal, nests.flatten(observation), nests.flatten(other)))
 

@@ -197,7 +197,7 @@ def run_in_child(given: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.alarm(int(max(given["until"] - time.monotonic(), 0) + 10))
     user_modules.import_all(given["imports"])
-    from impala_mm.environments import check, types  # noqa: PLC0415
+    from impala_mm.environments import check_vectors, types  # noqa: PLC0415
 
     def write(record: dict[str, Any]) -> None:
         records.write(f"{json.dumps(record)}\n")
@@ -206,7 +206,7 @@ def run_in_child(given: Mapping[str, Any]) -> None:
         write({"level": level, "call": call, "since": time.monotonic(), "steps": steps})
 
     for level in given["levels"]:
-        checked = check.LevelCheck(
+        checked = check_vectors.AnyLevelCheck(
             level,
             types.Options(**given["options"]),
             functools.partial(starts, level),

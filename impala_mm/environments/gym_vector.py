@@ -23,7 +23,7 @@ from impala_mm.environments.types import BadLevel, EnvironmentSpec, Episode, Fau
 
 RUNNING, ENDED, BROKEN = range(3)  # states of a row
 _LEAST_HEIGHT = 160  # of pictures of observations, in pixels: smaller ones are enlarged
-_RENDER_FPS = 30.0  # pictures a second, of environments that do not state a rate
+RENDER_FPS = 30.0  # pictures a second, of environments that do not state a rate
 
 
 class GymVector:
@@ -86,7 +86,7 @@ class GymVector:
             read = conversion.masks.reader if opens else lambda _: lambda *_: None
             self._raw_masks += map(read, self._environments)
         metadata = getattr(self._environments[0], "metadata", None) or {}
-        rate = metadata.get("render_fps") or _RENDER_FPS
+        rate = metadata.get("render_fps") or RENDER_FPS
         self.picture_rate = rate / spec.action_repeats
 
     def reset(self) -> Step:
@@ -152,7 +152,7 @@ class GymVector:
         arrays = nests.flatten(row.observation)
         self._conversion.observation.write(observation, arrays, 0)
         if not all(np.isfinite(array).all() for array in arrays):
-            raise ValueError(_NOT_FINITE)
+            raise ValueError(NOT_FINITE)
         if masks := self._conversion.masks:
             self._raw_masks[i] = masks.reader(self._environments[i])
             mask = masks.read_one(self._raw_masks[i](observation, info), "the reset")
@@ -171,20 +171,7 @@ class GymVector:
 
     def picture(self) -> np.ndarray:
         """Return the picture that environment 0 draws, or else its observation as a picture."""
-        if getattr(self._environments[0], "render_mode", None) == "rgb_array":
-            try:
-                frame = self._environments[0].render()
-            except FAILURES as error:
-                raise BadLevel(
-                    f"{self.spec.level_name} cannot draw a picture: {describe_error(error)}"
-                ) from error
-            # Classic gym returns a list of pictures.
-            frame = frame[-1] if isinstance(frame, list) and frame else frame
-            if isinstance(frame, np.ndarray):
-                return picture_in_colours(self.spec.level_name, frame)
-        images = [array for array in self._observation if array.ndim in {3, 4}]
-        shown = (images or self._observation)[0]
-        return picture_of_observation(self.spec.level_name, shown[0])
+        return picture_of(self.spec.level_name, self._environments[0], self._observation)
 
     def judge_goals(
         self, environment: int, achieved: np.ndarray, desired: np.ndarray
@@ -279,7 +266,7 @@ class GymVector:
             if not np.isfinite(array).all():
                 for i in range(len(array)):
                     if not np.isfinite(array[i]).all():
-                        self._break(i, ValueError(_NOT_FINITE))
+                        self._break(i, ValueError(NOT_FINITE))
 
     def _count(self) -> None:
         """Add this step to the statistics, once the rows of broken environments are zeros."""
@@ -321,7 +308,7 @@ class _NotOpen(gymnasium.Env):
     """The place of an environment that is opened when it is rebuilt."""
 
 
-_NOT_FINITE = "observation with NaN or infinity"
+NOT_FINITE = "observation with NaN or infinity"
 
 
 def blank_step(num_envs: int, conversion: SpaceConversion) -> Step:
@@ -356,6 +343,26 @@ def _repeating_step(environment: Any, repeats: int) -> Callable[[Any], tuple[Any
         return observation, total, terminated, truncated, info
 
     return several
+
+
+def picture_of(level_name: str, environment: Any, observation: list[np.ndarray]) -> np.ndarray:
+    """Return the picture that an environment draws, or else its observation as a picture.
+
+    `observation` has arrays [E, ...], of which the first row is the environment's.
+    """
+    if getattr(environment, "render_mode", None) == "rgb_array":
+        try:
+            frame = environment.render()
+        except FAILURES as error:
+            raise BadLevel(
+                f"{level_name} cannot draw a picture: {describe_error(error)}"
+            ) from error
+        # Classic gym returns a list of pictures.
+        frame = frame[-1] if isinstance(frame, list) and frame else frame
+        if isinstance(frame, np.ndarray):
+            return picture_in_colours(level_name, frame)
+    images = [array for array in observation if array.ndim in {3, 4}]
+    return picture_of_observation(level_name, (images or observation)[0][0])
 
 
 def picture_in_colours(level_name: str, drawn: np.ndarray) -> np.ndarray:

@@ -79,13 +79,17 @@ class MadeLevel(Level):
 
         BadLevel is raised if the flags do not fit it.
         """
-        mode = {"render_mode": "rgb_array"} if renders and _draws(self._creator()) else {}
-        environment = self._call({**self._kwargs, **mode})
+        environment = self._call(renders)
+        if agents.has_several_agents(environment):  # its wrappers are of its own API
+            agents.refuse_options(self.name, self._options)
+            return agents.adapt(self.name, self._wrapped(environment))
+        return self._wrapped(gym_adapter.adapt(environment))
+
+    def _wrapped(self, environment: Any) -> Any:
+        """Return an environment in the wrappers of the flags."""
         try:
             for call, wrapper in self._wrappers:
                 environment = self._wrap(call, wrapper, environment)
-            if agents.has_several_agents(environment):
-                return agents.adapt(self.name, environment, self._options)
             if self._options.discretization != "none":
                 environment = self._discretise(environment)
         except BaseException:
@@ -100,28 +104,12 @@ class MadeLevel(Level):
         If `has_masks` is given, another process knows whether the level offers masks: nothing is
         reset. BadLevel is raised for a level that cannot be played with these options.
         """
-        options, environment = self._options, self.open(False)
+        environment = self.open(False)
         try:
-            sizes = options.width, options.height
-            several = isinstance(environment, agents.SeveralAgents)
-            one, converts = (
-                environment.spaces if several else environment,
-                options.convert_observations,
-            )
-            conversion = read_spaces(self.name, one, *sizes, converts)
-            if several:
-                conversion = conversion._replace(**environment.columns)
-            if has_masks is None and not conversion.masks:
-                has_masks = self._first_info_has_mask(environment)
-            if has_masks and not conversion.masks:
-                in_info = masks.MaskConversion(conversion.actions, "info")
-                conversion = conversion._replace(masks=in_info)
+            return self._conversion_of(environment, has_masks)
         finally:
             with contextlib.suppress(Exception):  # `check` warns of it
                 environment.close()
-        if conversion.masks:
-            masks.refuse_unsuitable(self.name, conversion.actions, self.repeats)
-        return conversion
 
     @property
     def repeats(self) -> int:
@@ -179,12 +167,35 @@ class MadeLevel(Level):
                 f"{' '.join(off)}"
             )
 
+    def _conversion_of(self, environment: Any, has_masks: bool | None) -> SpaceConversion:
+        """Return the conversion for an open environment."""
+        options = self._options
+        sizes = options.width, options.height
+        several = isinstance(environment, agents.SeveralAgents)
+        one = environment.spaces if several else environment
+        conversion = read_spaces(self.name, one, *sizes, options.convert_observations)
+        if several:
+            conversion = conversion._replace(**environment.columns)
+        if has_masks is None and not conversion.masks:
+            has_masks = self._first_info_has_mask(environment)
+        if has_masks and not conversion.masks:
+            in_info = masks.MaskConversion(conversion.actions, "info")
+            conversion = conversion._replace(masks=in_info)
+        if conversion.masks:
+            masks.refuse_unsuitable(self.name, conversion.actions, self.repeats)
+        return conversion
+
     def _spec(self, conversion: SpaceConversion) -> EnvironmentSpec:
         import tensorflow as tf  # noqa: PLC0415
 
         from impala_mm.environments.choices import ChoiceSpec  # noqa: PLC0415
 
-        note = conversion.observation.note
+        notes, images = [], conversion.observation.note
+        if images:
+            keeps = "(--convert_observations=false leaves its observations as they are)"
+            notes += [f"{self.name} is read as images: {images} {keeps}"]
+        if conversion.note:
+            notes += [f"{self.name} {conversion.note}"]
         return EnvironmentSpec(
             self.name,
             tf.nest.map_structure(
@@ -203,9 +214,7 @@ class MadeLevel(Level):
             without_goals=conversion.without_goals,
             agents=conversion.agents,
             seats=conversion.seats,
-            note=note
-            and f"{self.name} is read as images: {note} (--convert_observations=false leaves its "
-            f"observations as they are)",
+            note="; ".join(notes),
         )
 
     def _first_info_has_mask(self, environment: Any) -> bool:
@@ -222,9 +231,12 @@ class MadeLevel(Level):
             _infos_with_mask[key] = masks.is_in_info(info)
         return _infos_with_mask[key]
 
-    def _call(self, kwargs: dict[str, Any]) -> Any:
+    def _call(self, renders: bool, **given: Any) -> Any:
+        """Return what the maker returns for the flags' arguments, and for those that are given."""
+        if renders and _draws(self._creator()):
+            given["render_mode"] = "rgb_array"
         try:
-            environment = self._make(**kwargs)
+            environment = self._make(**{**self._kwargs, **given})
         except gym_adapter.refusals() as error:
             raise self._refusal(error_message(error)) from error
         except _BAD_ARGUMENTS as error:
@@ -234,9 +246,12 @@ class MadeLevel(Level):
                 raise
             hint = "" if self._kwargs else ": pass its arguments by --env_kwargs"
             raise self._refusal(f"{describe_error(cause)}{hint}") from error
-        _refuse_others(environment, self.name)
-        several = agents.has_several_agents(environment)  # its wrappers are of its own API
-        return environment if several else gym_adapter.adapt(environment)
+        self._refuse(environment, self.name)
+        return environment
+
+    def _refuse(self, made: Any, maker: str) -> None:
+        """Raise BadLevel if an object that `maker` returned is not what this level plays."""
+        _refuse_others(made, maker)
 
     def _refusal(self, reason: str) -> BadLevel:
         flag = f" with --env_kwargs={json_text(self._kwargs)}" if self._kwargs else ""
@@ -252,7 +267,7 @@ class MadeLevel(Level):
             raise BadLevel(
                 f"--env_wrappers: {call.text} cannot wrap {self.name}: {describe_error(error)}"
             ) from error
-        _refuse_others(wrapped, f"--env_wrappers: {call.text}")
+        self._refuse(wrapped, f"--env_wrappers: {call.text}")
         return wrapped
 
     def _discretise(self, environment: Any) -> Any:
@@ -390,9 +405,11 @@ def _is_of_call(error: BaseException) -> bool:
 
 
 def _refuse_others(made: Any, maker: str) -> None:
-    """Raise BadLevel if an object that `maker` returned is no environment."""
+    """Raise BadLevel if an object that `maker` returned is no single environment."""
     if isinstance(made, gymnasium.vector.VectorEnv):
-        reason = ", a vector of environments: it must return a single one"
+        reason = (
+            ", a vector of environments: it must return a single one, or have a parameter num_envs"
+        )
     elif not all(callable(getattr(made, name, None)) for name in ("reset", "step")):
         reason = ", which is no environment: it has no methods reset and step"
     else:

@@ -30,7 +30,7 @@ from impala_mm.environments.gym_adapter import find_method
 from impala_mm.environments.types import BadLevel
 
 _KEY = "action_mask"  # of an info and of a Dict observation, as gymnasium and PettingZoo name it
-_METHOD = "action_masks"  # as Stable-Baselines3 Contrib names it
+METHOD = "action_masks"  # as Stable-Baselines3 Contrib names it
 
 # Returns the mask in (observation, info), as the environment offers it; None: there is none.
 RawMask = Callable[[Any, Any], Any]
@@ -57,7 +57,7 @@ class MaskConversion:
             return lambda observation, info: observation.get(_KEY)
         if self._where == "info":
             return lambda observation, info: _in_info(info)
-        method = find_method(environment, _METHOD)
+        method = find_method(environment, METHOD)
         assert method
         return lambda observation, info: method()
 
@@ -65,7 +65,7 @@ class MaskConversion:
         """Return a mask as a bool vector for each part with choices; raise ValueError if wrong."""
         if raw is None:
             place = {"info": f'in info["{_KEY}"]', "observation": f'as its part "{_KEY}"'}
-            where = place.get(self._where, f"from {_METHOD}()")
+            where = place.get(self._where, f"from {METHOD}()")
             raise ValueError(
                 f"no action mask {where}: an environment that offers one must offer it after "
                 f"every reset and every step"
@@ -81,6 +81,36 @@ class MaskConversion:
         for _, _, name in self.without_choice([mask[None] for mask in masks]):
             raise ValueError(nothing_allowed(name, after))
         return masks
+
+    def offered(self, info: Any, count: int) -> np.ndarray:
+        """Return, bool [count], which environments of a vector offer a mask after a step."""
+        has = info.get(f"_{_KEY}") if self._where == "info" else None
+        return np.ones(count, bool) if has is None else has
+
+    def read_all(self, raw: Any, rows: np.ndarray, offered: np.ndarray) -> list[np.ndarray]:
+        """Return the masks of those environments of a vector that `rows`, bool [E], selects.
+
+        `raw` is a nest of arrays [E, ...]. ValueError is raised as by `read`.
+        """
+        whole = isinstance(raw, np.ndarray) and raw.dtype != object and raw.ndim > 1
+        if whole and offered[rows].all():
+            self.read(raw[rows.argmax()])  # sees whether the shape is right
+            some = raw.reshape(len(rows), -1)[rows]
+            if raw.dtype == bool or ((some == 0) | (some == 1)).all():
+                return [some != 0]
+        numbers = np.flatnonzero(rows).tolist()
+        each = [self.read(_row(raw, i) if offered[i] else None) for i in numbers]
+        return [np.stack(part) for part in zip(*each, strict=True)]
+
+    def read_last(self, observation: Any, infos: Any, i: int) -> list[np.ndarray] | None:
+        """Return the mask after the last step of an episode, if a vector keeps it; None otherwise.
+
+        `observation` is environment i's last one; `infos` are the last ones of all environments.
+        """
+        raw = observation.get(_KEY) if self._where == "observation" else None
+        if self._where == "info" and infos is not None:
+            raw = (_row(infos, i) or {}).get(_KEY)
+        return None if raw is None else self.read(raw)
 
     def ones(self, count: int) -> Any:
         """Return `count` masks that allow everything: a nest of new arrays [count, ...]."""
@@ -116,7 +146,7 @@ def find_declared(environment: Any, actions: ActionSpec) -> MaskConversion | Non
     parts = getattr(environment.observation_space, "spaces", None)
     if isinstance(parts, Mapping) and _KEY in parts:
         return MaskConversion(actions, "observation")
-    return MaskConversion(actions, "method") if find_method(environment, _METHOD) else None
+    return MaskConversion(actions, "method") if find_method(environment, METHOD) else None
 
 
 def is_in_info(info: Any) -> bool:
@@ -268,6 +298,18 @@ def _named_leaves(parts: Any, name: str) -> Iterator[tuple[Part, str]]:
             yield from _named_leaves(part, f"{name}[{i}]")
     else:
         yield parts, name
+
+
+def _row(raw: Any, i: int) -> Any:
+    """Return the mask of environment i in those of a vector, which says by `_key` who has one."""
+    if isinstance(raw, Mapping):
+        named = [key for key in raw if key[:1] != "_" or key[1:] not in raw]
+        return {
+            key: _row(raw[key], i) for key in named if f"_{key}" not in raw or raw[f"_{key}"][i]
+        }
+    if isinstance(raw, tuple):
+        return tuple(_row(part, i) for part in raw)
+    return None if raw is None else raw[i]
 
 
 def _in_info(info: Any) -> Any:

@@ -18,8 +18,8 @@ def pack(structure: Any, leaves: Iterable[Any]) -> Any:
     return _pack(structure, iter(leaves))
 
 
-def row(nest: Any, i: int) -> Any:
-    """Return element i of each array in a nest."""
+def row(nest: Any, i: Any) -> Any:
+    """Return element i, or those elements that i selects, of each array in a nest."""
     if isinstance(nest, dict):
         return {key: row(value, i) for key, value in nest.items()}
     if isinstance(nest, tuple):

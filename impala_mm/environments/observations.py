@@ -47,6 +47,7 @@ class PartConversion:
     note: str = ""  # what was recognised as an image, for the user
     choices: tuple[int, ...] = ()  # numbers of choices, of numbers that the network embeds
     of_bytes: bool = False  # whether the environment's space is of uint8
+    converts_batches: bool = False  # `convert` takes [N, ...], and returns that
 
     def read(self, raw: Any, name: str) -> np.ndarray:
         """Return the part, converted; raise ValueError if its shape or a number is wrong."""
@@ -59,7 +60,27 @@ class PartConversion:
             )
         if self.of_bytes and raw.dtype != np.uint8:
             self._refuse_no_bytes(raw, name)
-        return raw if self.convert is None else self.convert(raw)
+        if self.convert is None:
+            return raw
+        return self.convert(raw[None])[0] if self.converts_batches else self.convert(raw)
+
+    def read_all(self, raw: np.ndarray, count: int, name: str) -> np.ndarray:
+        """Return the part of `count` observations [count, ...], converted; raise the same errors.
+
+        Where nothing is converted, this is `raw` itself, of any type of numbers.
+        """
+        if raw.shape != (count, *self.raw_shape):
+            raise ValueError(
+                f"observations{name} of shape {list(raw.shape)}, and its space has the shape "
+                f"{list(self.raw_shape)} in each of {count} environments"
+            )
+        if self.of_bytes and raw.dtype != np.uint8:
+            self._refuse_no_bytes(raw, name)
+        if self.convert is None:
+            return raw
+        return (
+            self.convert(raw) if self.converts_batches else np.stack(list(map(self.convert, raw)))
+        )
 
     def _refuse_no_bytes(self, raw: np.ndarray, name: str) -> None:
         """Raise ValueError if numbers of another type would become other ones as bytes."""
@@ -87,7 +108,17 @@ class ObservationConversion:
         """
         if self._single:
             return [self._single.read(raw, "")]
-        return list(_read(self.parts, raw, ""))
+        return list(_read(self.parts, raw, "", PartConversion.read))
+
+    def read_all(self, raw: Any, count: int) -> list[np.ndarray]:
+        """Return the converted parts of a vector's observations, a nest of arrays [count, ...].
+
+        Parts that are not converted are returned as they are. The errors are those of `read`.
+        """
+        if self._single:
+            return [self._single.read_all(raw, count, "")]
+        read = lambda part, array, name: part.read_all(array, count, name)  # noqa: E731
+        return list(_read(self.parts, raw, "", read))
 
     def write(self, raw: Any, arrays: list[np.ndarray], row: int) -> None:
         """Write the result of `read` to one row of arrays; raise the same errors."""
@@ -103,21 +134,21 @@ class ObservationConversion:
         return nests.pack(self.parts, arrays)
 
 
-def _read(parts: Any, raw: Any, name: str) -> Any:
-    """Yield the converted parts; `name` is that of the part within the observation."""
+def _read(parts: Any, raw: Any, name: str, read: Callable[..., np.ndarray]) -> Any:
+    """Yield what `read` returns of the parts; `name` is that of one within the observation."""
     if isinstance(parts, dict):
         for key in sorted(parts):
             if key not in raw:
                 raise ValueError(f"observation{name} without the key {key!r} of its space")
-            yield from _read(parts[key], raw[key], f"{name}[{key!r}]")
+            yield from _read(parts[key], raw[key], f"{name}[{key!r}]", read)
     elif isinstance(parts, tuple):
         if len(raw) != len(parts):
             how_many = f"{len(raw)} parts, and its space has {len(parts)}"
             raise ValueError(f"observation{name} of {how_many}")
         for i, part in enumerate(parts):
-            yield from _read(part, raw[i], f"{name}[{i}]")
+            yield from _read(part, raw[i], f"{name}[{i}]", read)
     else:
-        yield parts.read(raw, name)
+        yield read(parts, raw, name)
 
 
 def read_observations(
@@ -192,23 +223,26 @@ def _choices(space: spaces.Discrete | spaces.MultiDiscrete, converts: bool) -> P
     begins = np.cumsum([0, *numbers[:-1]])
     least, most, total = np.array(starts), np.array(numbers), sum(numbers)
 
-    def count(observation: np.ndarray) -> np.ndarray:
-        index = np.ravel(observation).astype(np.int64) - least
-        if not ((index >= 0) & (index < most)).all():
+    def count(batch: np.ndarray) -> np.ndarray:
+        index = batch.reshape(len(batch), -1).astype(np.int64) - least  # [N, K]
+        if not (fits := (index >= 0) & (index < most)).all():
+            wrong = batch[np.flatnonzero(~fits.all(1))[0]]
             n, start = (numbers, starts) if raw_shape else (numbers[0], starts[0])
-            raise ValueError(f"observation {observation} is not one of {n} from {start} on")
+            raise ValueError(f"observation {wrong} is not one of {n} from {start} on")
         return index
 
-    def one_hot(observation: np.ndarray) -> np.ndarray:
-        row = np.zeros(total, np.float32)
-        row[begins + count(observation)] = 1
-        return row
+    def one_hot(batch: np.ndarray) -> np.ndarray:
+        rows = np.zeros((len(batch), total), np.float32)
+        rows[np.arange(len(batch))[:, None], begins + count(batch)] = 1
+        return rows
 
     if converts and total > _MANY:
-        shape, int32 = (len(numbers),), np.dtype(np.int32)
-        number = lambda observation: count(observation).astype(int32)  # noqa: E731
-        return PartConversion(raw_shape, shape, int32, number, choices=tuple(numbers))
-    return PartConversion(raw_shape, (total,), np.dtype(np.float32), one_hot)
+        int32 = np.dtype(np.int32)
+        number = lambda batch: count(batch).astype(np.int32)  # noqa: E731
+        part = PartConversion(raw_shape, (len(numbers),), int32, number, choices=tuple(numbers))
+    else:
+        part = PartConversion(raw_shape, (total,), np.dtype(np.float32), one_hot)
+    return dataclasses.replace(part, converts_batches=True)
 
 
 class ImageConversion(NamedTuple):

@@ -168,6 +168,7 @@ class Controller:
         self._lost: set[str] = set()  # ids of hosts
         self._looked_for = 0.0  # time.monotonic() of the last attempt to reach these
         self._looking: threading.Thread | None = None
+        self._checked: set[str] = set()  # addresses at which a trial is running or was
         if not written.rows or written.rows[-1]["event"] != "begun":
             written.write("begun", experiment=experiment.fixed)
         self.trials = written.trials(experiment)
@@ -234,7 +235,8 @@ class Controller:
         trial.values = self._search.starts(trial.number, trial.values)
         trial.host = trial.rows[0].ip
         trial.write_files()
-        trial.start(trial.command(self._program, self._flags))
+        is_known = {row.ip for row in trial.rows} <= self._checked
+        trial.start(trial.command(self._program, self._flags, *["--skip_check"] * is_known))
         trial.state, trial.has_run, trial.why = "starting", False, ""
         trial.starts += 1
         self._journal.write_trial(
@@ -295,6 +297,7 @@ class Controller:
         if state != "running":
             return
         trial.state = "running"
+        self._checked |= {row.ip for row in trial.rows}
         if trial.score is not None:
             answer = self._search.tell(trial.number, trial.frames, trial.score)
             if answer in (PRUNE, PAUSE):
@@ -359,7 +362,8 @@ class Controller:
     def _ask_hosts(self, host_ids: Sequence[str]) -> None:
         """Find out which hosts can be reached and how many cores they have."""
         cores = self._reach(host_ids)
-        self._pool.set_cores(cores)
+        if not self._search.together:  # such trials share the cores that there are
+            self._pool.set_cores(cores)
         self._lost = set(host_ids) - set(cores)
         self._pool.set_lost(self._lost)
         for host_id in sorted(self._lost):

@@ -88,3 +88,7 @@ class RandomSearch(Search):
         """Return random values."""
         self.asked[number] = self.experiment.draw(number)
         return self.asked[number]
+
+
+SEARCHES.register("tpe", "launcher.experiments.optuna_search:TPE")
+SEARCHES.register("population", "launcher.experiments.population:Population")

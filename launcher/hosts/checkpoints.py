@@ -19,6 +19,8 @@ from launcher.hosts.remote_files import FileStore
 from launcher.supervise.json_files import read_json
 
 _CHECKPOINTS = "checkpoints"
+# Begins the name of an empty file beside checkpoints that took the place of all that a run had.
+TAKEN = "taken-"
 _ABOUT_FILE = "about.json"
 _MAX_BYTES = 1 << 24  # maximum bytes of an about.json
 
@@ -55,6 +57,21 @@ def checkpoint_path(name: str) -> str:
 def has_checkpoint(folder: Path) -> bool:
     """Return whether a run's folder holds a complete checkpoint; one under a hidden name is not."""
     return any((folder / _CHECKPOINTS).glob(f"[0-9]*/{_ABOUT_FILE}"))
+
+
+def newest_checkpoint(store: FileStore, folder: str) -> int:
+    """Return the number of the newest complete checkpoint of a run's folder; -1 without one."""
+    _, complete = split_offers({n: OfferedFile(n, i) for n, i in store.list_files(folder).items()})
+    return max(map(int, complete), default=-1)
+
+
+def are_taken(store: FileStore, folder: str, local_folder: Path) -> bool:
+    """Return whether the copy of a run's folder here has checkpoints of another run in its place.
+
+    Those in `folder` are then the run's former ones.
+    """
+    marks = {f"{_CHECKPOINTS}/{p.name}" for p in (local_folder / _CHECKPOINTS).glob(f"{TAKEN}*")}
+    return bool(marks - store.list_files(folder).keys())
 
 
 def parse_about(content: Any) -> CheckpointInfo | None:

@@ -17,8 +17,11 @@ from pathlib import Path
 from impala_mm.runtime.timing import format_duration
 from launcher.hosts import remote_files
 from launcher.hosts.checkpoints import (
+    are_taken,
     checkpoint_path,
     copy_checkpoints,
+    has_checkpoint,
+    newest_checkpoint,
     prune_checkpoints,
     split_offers,
 )
@@ -184,15 +187,23 @@ def fetch_run(run: Run, hosts: Hosts, record: Record, say: Say) -> int:
 def restore_if_missing(
     hosts: Hosts, host_id: str, local_folder: Path, remote_folder: str, say: Say
 ) -> bool:
-    """Upload the run's folder to a host that has no checkpoints of it, if this machine has some.
+    """Upload the run's folder to a host whose checkpoints of it are older, or that has none.
 
-    Return whether it was uploaded. Raises HostUnavailable, OperationFailed, OSError.
+    Where those here are another run's (`are_taken`), the host's are removed before. Return whether
+    it was uploaded. Raises HostUnavailable, OperationFailed, OSError.
     """
-    checkpoints = str(Path(remote_folder) / "checkpoints")
-    if not (local_folder / "checkpoints").exists() or hosts.call(
-        host_id, "exists", path=checkpoints
-    ):
+    if not has_checkpoint(local_folder):
         return False
+    store = remote_files.open_remote_files(hosts, host_id)
+    try:
+        if are_taken(store, remote_folder, local_folder):
+            store.remove(f"{remote_folder}/{checkpoint_path('')}")
+        elif newest_checkpoint(store, remote_folder) >= newest_checkpoint(
+            LocalFiles(), str(local_folder)
+        ):
+            return False
+    finally:
+        store.close()
     push_folder(hosts, host_id, local_folder, remote_folder, say)
     return True
 

@@ -36,7 +36,6 @@ class Task(NamedTuple):
     """An environment."""
 
     random: float  # mean return of a policy that draws evenly among the allowed actions
-    spaces: str  # what it shows and which actions it takes, in words
     package: Package | None = None
 
 
@@ -61,27 +60,25 @@ class Run(NamedTuple):
 _MUJOCO = Package("gymnasium[mujoco]", "mujoco")
 _MINIGRID = Package("minigrid", "minigrid")
 
-_CATCH = Task(-0.61, "numbers [10, 5]; Discrete(3)")
-_CARTPOLE = Task(21.77, "numbers [4]; Discrete(2)")
-_ACROBOT = Task(-500, "numbers [6]; Discrete(3)")
-_MEMORY = Task(0.5, "numbers [4]; Discrete(2)")
-_PONG = Task(-20.7, "images [84, 84, 4]; Discrete(6)")
-_BREAKOUT = Task(1.7, "images [84, 84, 4]; Discrete(4)")
-_BEAMRIDER = Task(364, "images [84, 84, 4]; Discrete(9)")
-_HARVEST = Task(0.57, "numbers [4]; MultiDiscrete([3, 3])")
-_TICTACTOE = Task(-0.01, "numbers [9]; Discrete(9) with a mask")
-_TAXI = Task(-187, "a choice among 500; Discrete(6) with a mask")
-_PENDULUM = Task(-1192, "numbers [3]; Box [1]")
-_EMPTY = Task(
-    0.17, "an image [7, 7, 3], a direction and a mission of words; Discrete(7)", _MINIGRID
-)
-_DOORKEY = Task(0.02, "an image [7, 7, 3]; Discrete(7)", _MINIGRID)
-_HIGHWAY = Task(7.8, "numbers [5, 5]; Discrete(5)", Package("highway-env", "highway_env"))
-_LANDER = Task(-181, "numbers [8]; Discrete(4)", Package("gymnasium[box2d]", "Box2D"))
-_INVERTED = Task(5.1, "numbers [4]; Box [1]", _MUJOCO)
-_HOPPER = Task(18, "numbers [11]; Box [3]", _MUJOCO)
-_WALKER = Task(1.9, "numbers [17]; Box [6]", _MUJOCO)
-_CHEETAH = Task(-281, "numbers [17]; Box [6]", _MUJOCO)
+_CATCH = Task(-0.61)
+_CARTPOLE = Task(21.77)
+_ACROBOT = Task(-500)
+_MEMORY = Task(0.5)
+_PONG = Task(-20.7)
+_BREAKOUT = Task(1.7)
+_BEAMRIDER = Task(364)
+_HARVEST = Task(0.57)
+_TICTACTOE = Task(-0.01)
+_TAXI = Task(-187)
+_PENDULUM = Task(-1192)
+_EMPTY = Task(0.17, _MINIGRID)
+_DOORKEY = Task(0.02, _MINIGRID)
+_HIGHWAY = Task(7.8, Package("highway-env", "highway_env"))
+_LANDER = Task(-181, Package("gymnasium[box2d]", "Box2D"))
+_INVERTED = Task(5.1, _MUJOCO)
+_HOPPER = Task(18, _MUJOCO)
+_WALKER = Task(1.9, _MUJOCO)
+_CHEETAH = Task(-281, _MUJOCO)
 
 # The defaults of policy gradients, without a preset.
 _DEFAULTS = "--level_name=CartPole-v1 --total_environment_frames=500000"

@@ -53,7 +53,7 @@ def write_pages() -> None:
             f"| {run['frames']:,.0f} "
             f"| {run['seconds']:,.0f} s{'' if run.get('alone', True) else '*'} |"
         )
-        commands.append(f"# {name}: {documented.task.spaces}")
+        commands.append(f"# {name}")
         commands += _broken(shlex.split(run["command"]))
     _replace(CURVES_PAGE, "table", table)
     _replace(CURVES_PAGE, "commands", [*commands, "```"])

@@ -3,18 +3,13 @@
 Builds are stubs here; the real build and its all-reduce check run in set-up, before these tests.
 """
 
-import contextlib
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import horovod_wheel
 import pytest
 import steps
-from processes import ROOT, needs_horovod, run
-from supervising import until
+from processes import needs_horovod, run
 
 TARGET = horovod_wheel.Target("2.21.0", "cp311-x86_64", "openmpi-5.0.11", "none")
 
@@ -87,60 +82,6 @@ def test_a_build_that_failed_or_was_killed_leaves_nothing_that_is_taken_for_a_wh
     folder.mkdir()
     (folder / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl").write_bytes(b"wh")
     assert horovod_wheel.ensure(TARGET, tmp_path, build)[1]
-
-
-def test_a_command_that_fails_is_a_problem_with_the_end_of_its_log(tmp_path):
-    log = tmp_path / "log"
-    log.write_text("of an earlier command\n")
-    with pytest.raises(steps.Problem, match=r"trying failed; the end of .*log:\n  no luck$"):
-        steps.run(["sh", "-c", "echo no luck; exit 3"], log, "trying", os.environ)
-
-
-def test_no_compiler_outlives_a_set_up_that_was_killed(tmp_path):
-    program = (
-        "import os, sys, steps; from pathlib import Path; "
-        "steps.run(['sh', '-c', 'sleep 77 & echo $! >pid; wait'], Path('log'), 'x', os.environ)"
-    )
-    setup = subprocess.Popen(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}/docker"},
-    )
-    pid = _wait_for(lambda: (tmp_path / "pid").read_text().strip())
-    setup.kill()
-    setup.wait()
-    _wait_for(lambda: not Path(f"/proc/{pid}").exists() or _is_zombie(pid))
-
-
-def _is_zombie(pid):
-    return ") Z " in Path(f"/proc/{pid}/stat").read_text()
-
-
-def _wait_for(condition):
-    def holds():
-        with contextlib.suppress(OSError):
-            return condition()
-
-    return until(holds)
-
-
-def test_the_second_of_two_set_ups_waits_and_says_so(tmp_path):
-    program = (
-        "import sys, time, steps; from pathlib import Path\n"
-        "with steps.one_at_a_time(Path('lock'), 'testing'):\n"
-        "    print('in', flush=True); time.sleep(float(sys.argv[1])); print('out', flush=True)"
-    )
-    env = os.environ | {"PYTHONPATH": f"{ROOT}/docker"}
-    both = []
-    for seconds in ("60", "0"):
-        command = [sys.executable, "-c", program, seconds]
-        how = {"cwd": tmp_path, "env": env, "stdout": subprocess.PIPE, "text": True}
-        both.append(subprocess.Popen(command, **how))
-        first_line = both[-1].stdout.readline()
-        assert first_line == "in\n" if seconds == "60" else "waiting for it to end" in first_line
-    both[0].send_signal(signal.SIGKILL)  # a killed holder lets go
-    both[0].wait()
-    assert both[1].communicate()[0].split() == ["in", "out"]
 
 
 @needs_horovod

@@ -8,7 +8,6 @@ import shutil
 import sys
 
 import dockerfile
-import package_sets
 import pytest
 from processes import ROOT, Process, free_port, run
 
@@ -81,12 +80,6 @@ def test_both_images_are_one_system_with_one_user_who_is_not_root():
     )
     assert actor == learner
     assert dockerfile.last(ACTOR, "USER") == "1000"
-
-
-def test_an_actor_s_machine_gets_neither_horovod_nor_mpi_nor_tools():
-    assert package_sets.EXTRAS["actor"] == ("environments",)
-    assert "--role=actor" in dockerfile.stages(ACTOR)["build"][-1].text
-    assert "--role=learner" in dockerfile.stages(LEARNER)["build"][-1].text
 
 
 def test_the_page_s_csv_names_containers_as_they_are(tmp_path):

@@ -43,76 +43,6 @@ def test_without_root_missing_system_packages_are_asked_for_by_name(monkeypatch,
         assert f"`apt-get install {package}` as root" in said
 
 
-def test_sshd_comes_for_the_tests_alone_and_is_no_service_of_the_machine(
-    tmp_path, monkeypatch, capsys
-):
-    """The stand-ins for apt-get and systemctl record their arguments."""
-    policy, told = tmp_path / "policy-rc.d", tmp_path / "told"
-    for name in ("apt-get", "systemctl"):
-        program = tmp_path / name
-        program.write_text(f'#!/bin/sh\necho {name} "$@" >>{told}\n{policy}; echo $? >>{told}\n')
-        program.chmod(0o755)
-    found = {name: str(tmp_path / name) for name in ("apt-get", "systemctl")}
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(shutil, "which", lambda name, path=None: found.get(name))
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(install, "ROOT", tmp_path)
-    monkeypatch.setattr(install, "_POLICY", policy)
-    install.install_system_packages("all")
-    update, no, get, never, disable, _ = told.read_text().splitlines()
-    assert update == "apt-get update"
-    assert get.startswith("apt-get install -y --no-install-recommends ")
-    assert {"g++", "tmux", "openssh-server", "iproute2"} <= set(get.split())
-    assert (no, never) == ("101", "101"), "a service was allowed to start"
-    assert disable == "systemctl disable ssh.service"
-    assert not policy.exists()
-    assert "sshd is missing, which" in capsys.readouterr().out, "the stand-in brought nothing"
-
-    told.unlink()
-    for role in ("actor", "learner"):
-        install.install_system_packages(role)
-    assert "openssh-server" not in (told.read_text() if told.exists() else "")
-    assert "iproute2" not in (told.read_text() if told.exists() else "")
-
-
-def test_after_a_set_up_that_was_killed_services_are_started_again(tmp_path, monkeypatch):
-    policy = tmp_path / "policy-rc.d"
-    code = (
-        "import sys, time, pathlib; sys.path.insert(0, sys.argv[1]); import install\n"
-        "install._POLICY = pathlib.Path(sys.argv[2])\n"
-        "with install._no_services_started(): print('in', flush=True); time.sleep(60)"
-    )
-    command = [sys.executable, "-c", code, ROOT / "docker", policy]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        assert subprocess.run([policy], check=False).returncode == 101
-        process.kill()
-    monkeypatch.setattr(install, "_POLICY", policy)
-    with install._no_services_started():
-        assert subprocess.run([policy], check=False).returncode == 101, "the next set-up's"
-        assert policy.exists()
-    assert not policy.exists()
-
-    install._POLICY.write_text(install._NO_SERVICES.format(pid=process.pid, began=1))
-    policy.chmod(0o755)
-    assert subprocess.run([policy], check=False).returncode == 0
-    assert not policy.exists(), "it removes itself"
-    policy.write_text("#!/bin/sh\nexit 101\n")
-    with install._no_services_started():
-        pass
-    assert policy.exists(), "that of the machine's owner stays"
-
-
-def test_a_stamp_that_was_not_written_completely_counts_as_none(tmp_path):
-    stamp = tmp_path / "impala_mm.json"
-    assert install.read_stamp(stamp) == {}
-    for damaged in ("", '{"key": ', "[]"):
-        stamp.write_text(damaged)
-        assert install.read_stamp(stamp) == {}
-    install.write_stamp(stamp, {"key": "x"})
-    assert install.read_stamp(stamp) == {"key": "x"}
-
-
 @pytest.mark.slow
 def test_an_environment_of_another_folder_is_made_anew(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(install, "ROOT", tmp_path)
@@ -197,13 +127,6 @@ steps.run_program(main, OSError)
     assert run(sys.executable, "-c", program, "--flag", cwd=ROOT / "docker") == (code, printed)
 
 
-def test_one_learner_needs_neither_horovod_nor_other_hosts_nor_tests():
-    assert not {"multi", "openmpi", "build-horovod", "launcher", "dev"} & set(
-        package_sets.EXTRAS["single"]
-    )
-    assert "single" not in package_sets.HAVE_HOROVOD
-
-
 @pytest.mark.parametrize(
     ("command", "options"),
     [
@@ -276,19 +199,6 @@ def test_the_next_set_up_installs_what_the_last_one_was_asked_for(set_up, tmp_pa
     assert set_up() is None
 
 
-def test_a_set_up_from_a_wheelhouse_stays_up_to_date_without_it(set_up, tmp_path, monkeypatch):
-    monkeypatch.setattr(install, "check_wheelhouse", lambda *told: None)
-    (tmp_path / "wheels" / "horovod").mkdir(parents=True)
-    given = f"--wheelhouse={tmp_path / 'wheels'}"
-    assert set_up(given) == ALL
-    assert set_up() is None
-    (tmp_path / "wheels" / "horovod" / "0.28.1-compiled").mkdir()
-    assert set_up(given) == ALL
-    assert set_up(given) is None
-    shutil.rmtree(tmp_path / "wheels")
-    assert set_up() is None
-
-
 def test_the_sites_packages_are_installed_once_for_each_state_of_the_lock(set_up, tmp_path):
     assert set_up("--role=single") == SINGLE
     assert set_up("--docs") == f"{SINGLE} docs"
@@ -297,13 +207,3 @@ def test_the_sites_packages_are_installed_once_for_each_state_of_the_lock(set_up
     with (tmp_path / "constraints.lock").open("a") as lock:
         lock.write("newer==1\n")
     assert set_up("--docs") == f"{SINGLE}, {SINGLE} docs"
-
-
-def test_make_test_and_lint_ask_for_what_was_left_out(tmp_path):
-    shutil.copy(ROOT / "Makefile", tmp_path)
-    (tmp_path / "docker").mkdir()
-    (tmp_path / "docker" / "install.py").touch()
-    for target in ("test", "lint"):
-        code, printed = run("make", target, cwd=tmp_path)
-        assert code == 2
-        assert "LEARNERS=1 leaves out what this needs: 'make setup LEARNERS=all'" in printed

@@ -47,12 +47,6 @@ def test_what_a_wheelhouse_lacks_is_named(folder):
     assert "`make wheelhouse ROLE=learner WHEELS=gpu` fills it" in str(refused.value)
 
 
-def test_without_internet_nothing_is_asked_of_the_distribution(monkeypatch):
-    monkeypatch.setattr(install, "run", lambda *told: pytest.fail(f"it ran {told}"))
-    monkeypatch.setattr(install.shutil, "which", lambda name, path=None: None)
-    install.install_system_packages("learner", fetch=False)
-
-
 def test_a_compiled_horovod_travels_in_it_and_makes_a_compiler_needless(
     folder, tmp_path, monkeypatch
 ):
@@ -78,10 +72,6 @@ def test_a_compiled_horovod_travels_in_it_and_makes_a_compiler_needless(
     wheel, fresh = horovod_wheel.ensure(target, cache, lambda *_: pytest.fail("it was compiled"))
     assert wheel.read_text() == "compiled"
     assert not fresh
-
-
-def test_the_image_for_learners_has_what_the_frontend_needs():
-    assert "launcher" in package_sets.EXTRAS["learner"], "paramiko"
 
 
 def test_without_a_package_index_the_remedy_is_named(tmp_path):

@@ -1,14 +1,11 @@
 """Ways to train are compared by interquartile means over seeds; recorded comparisons repeat."""
 
 import json
-import shlex
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from impala_mm.config import command_line
-from impala_mm.config.settings import Config
 from sandbox.results import compare
 from sandbox.results.runs import read_run
 from tests.sandbox.test_plot import row, write
@@ -66,24 +63,6 @@ def test_a_run_without_a_return_is_refused(tmp_path, results):
     code, printed = results("compare", tmp_path / "a")
     assert code == 2
     assert "catch: a run has no mean return yet" in printed
-
-
-@pytest.mark.parametrize("name", compare.recorded_names())
-def test_a_recorded_comparison_is_drawn_and_each_of_its_commands_is_valid(name, tmp_path):
-    found = compare.read(name)
-    compare.draw(found, tmp_path / "drawn.svg")
-    pictures = (tmp_path / "drawn.svg", compare.REFERENCE_FOLDER / f"{name}.svg")
-    drawn, kept = (list(ElementTree.parse(each).getroot().itertext()) for each in pictures)
-    assert drawn == kept, f"results compare {name} --out=sandbox/reference/{name}"
-    count = sum(map(len, found["levels"].values()))
-    assert len(compare.table(found).splitlines()) == 2 + count
-    made = []
-    for command in compare.repeat(name, [3]):
-        (config,), _ = command_line.parse(shlex.split(command)[1:], "", Config)
-        needed = config.teacher_data.removesuffix("/teacher_data/learner-0") or config.teacher
-        assert "runs/" not in needed or needed in made, "what it needs is made before"
-        made.append(config.logdir)
-    assert len(set(made)) == len(made) == count + len(found.get("before", {}))
 
 
 def test_published_examples_of_the_interquartile_mean():

@@ -9,10 +9,7 @@ import pytest
 from processes import ROOT
 
 from impala_mm.config.settings import Config
-from impala_mm.records.run_contents import PANELS
-from sandbox import plot_style
-from sandbox.results import documented, pages, runs
-from sandbox.results import plot as plotting
+from sandbox.results import runs
 
 REFERENCE = ROOT / "sandbox" / "reference"
 
@@ -188,41 +185,3 @@ def test_what_cannot_be_drawn_is_said_and_left_out_beside_others(tmp_path, resul
     code, printed = results("plot", good, none, f"--out={tmp_path / 'x'}", "--only=return")
     assert code == 0, printed
     assert f"left out: {none} is not a folder" in printed
-
-
-def test_the_pages_and_pictures_are_what_their_script_writes(tmp_path, monkeypatch):
-    for path in [ROOT / "sandbox" / "curves.md", ROOT / "README.md", *REFERENCE.glob("catch-*")]:
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    for module in (documented, pages):
-        monkeypatch.setattr(module, "REFERENCE_FOLDER", tmp_path)
-    monkeypatch.setattr(pages, "CURVES_PAGE", tmp_path / "curves.md")
-    monkeypatch.setattr(pages, "README", tmp_path / "README.md")
-    pages.write_pages()
-    drawn = (tmp_path / "catch.svg").read_text()
-    pages.write_pages()
-    assert (tmp_path / "catch.svg").read_text() == drawn
-    assert _words(tmp_path / "catch.svg") == _words(REFERENCE / "catch.svg")
-
-
-def test_all_labels_lie_within_the_figure_and_ticks_differ(tmp_path):
-    """The panels have small values, large ones, and ones that hardly differ."""
-    series = [(-1.2e-5, 1e-6), (19_999.5, 1.0), (0.0008, -1e-6), (3e-9, 1e-12), (-1e9, 3e8)]
-    shown = [panel for panel in PANELS if not panel.share][: len(series)]
-    rows = [
-        {"frames": 1e6 * n + 1.0, "seconds": 1e4 * n}
-        | {p.key: first + step * n / 9 for p, (first, step) in zip(shown, series, strict=True)}
-        for n in range(10)
-    ]
-    write(tmp_path, rows, level_name="catch")
-    figure = plotting.draw_runs(runs.group_runs([runs.read_run(tmp_path)]), shown, "title")
-    figure.canvas.draw()
-    width, height = figure.bbox.width, figure.bbox.height
-    for axes in figure.axes:
-        low, high = axes.get_ylim()
-        labels = plot_style.format_ticks([at for at in axes.get_yticks() if low <= at <= high])
-        assert len(set(labels)) == len(labels) >= 2, labels
-        for text in (*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label):
-            box = text.get_window_extent()
-            assert 0 <= box.x0 <= box.x1 <= width, text
-            assert 0 <= box.y0 <= box.y1 <= height, text
-    plot_style.pyplot().close(figure)

@@ -192,23 +192,3 @@ def test_the_command_writes_the_page_and_replaces_the_one_before(folder):
         assert f"wrote {folder / 'report.html'}" in printed
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
     assert not (folder / "report.html.part").exists()
-
-
-def test_the_statistics_of_replay_are_drawn_and_listed_for_each_kind_and_learner(tmp_path):
-    def replayed(at):
-        return row(1000.0 * at, 10.0 * at, at) | {
-            "replay_share": 0.5, "replay_age": 10.0 * at, "replay_age/learner1": 11.0 * at,
-            "replay_priority_spread/prioritised": 0.125, "replay_cached_share/elite": 0.75,
-        }  # fmt: skip
-
-    write(tmp_path, [row(0.0, 1.0), *map(replayed, range(1, 5))], level_name="catch")
-    text, _, words = _page(tmp_path)
-    drawn = {curve["title"] for curve in _curves(text)}
-    assert {"Age of replayed unrolls", "Spread of priorities, prioritised"} <= drawn
-    assert "Age of replayed unrolls, learner1" not in words
-    # The second half of 4,000 frames has the rows 2, 3 and 4.
-    assert re.search(r"replay_age +30 +40 +updates +How many updates older", words)
-    assert re.search(r"replay_age/learner1 +33 +44 +updates", words)
-    assert re.search(r"replay_cached_share/elite +0\.75 +0\.75 +share", words)
-    write(tmp_path / "without", [row(1000.0 * at, 10.0, at) for at in range(5)])
-    assert "Replay" not in _page(tmp_path / "without")[2].split()

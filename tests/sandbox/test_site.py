@@ -131,16 +131,6 @@ def test_pages_in_markdown_and_from_the_code_are_there(site):
     assert 'src="sandbox/processes.svg"' in start
 
 
-def test_a_formula_is_a_picture_and_a_file_of_code_a_page(site):
-    page = (site / "sandbox" / "impala.html").read_text()
-    assert page.count('<div class="formula"><svg') == 2
-    assert 'href="../impala_mm/algorithms/parts/vtrace.py.html"' in page
-    assert (
-        "from_importance_weights"
-        in (site / "impala_mm" / "algorithms" / "parts" / "vtrace.py.html").read_text()
-    )
-
-
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):
         pass

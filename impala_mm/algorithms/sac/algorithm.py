@@ -237,6 +237,8 @@ class SAC(Algorithm):
         """Make an optimizer step of each kind for each minibatch of the batch."""
         config = self._config
         self._plays_randomly.assign(0.0)
+        if config.fixed_temperature:  # a checkpoint restores that of an earlier start
+            self._log_temperature.assign(math.log(config.temperature))
         _, (state, _) = self._normaliser.split(batch.start)
         reading = Reading(exchange, self._seed, lambda: self._policy.earlier_images(state))
         begun = self.features.begin(batch, context, reading)

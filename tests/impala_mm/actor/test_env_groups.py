@@ -3,18 +3,17 @@
 import functools
 import itertools
 import threading
-import time
 from contextlib import nullcontext
 
 import pytest
 import tensorflow as tf
-from counting import Counting, StandingLink
+from counting import Counting
 
-from impala_mm.actor.actor import UnrollPlayer, run
+from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.actor.failures import FaultCounter, NothingPlayed, TooManyFaults
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
-from impala_mm.data.variables import ParameterLayout, Variables
+from impala_mm.data.variables import Variables
 from impala_mm.environments.make import make_environments
 from impala_mm.environments.types import Fault
 from impala_mm.runtime.heartbeat import Heartbeat
@@ -145,37 +144,6 @@ def test_a_step_that_fails_aside_fails_the_actor():
     with pytest.raises(RuntimeError, match="the emulator is gone"):
         player.play()
     player.close()
-
-
-def test_environments_are_not_closed_while_a_thread_steps_them():
-    """One group still steps when the actor ends; `run` must wait for it before it returns."""
-    running, sent, running_as_sent = threading.Event(), threading.Event(), []
-
-    class Slow(Stepped):
-        def step(self, actions):
-            self.steps += 1
-            if self.steps <= LENGTH:
-                return self.environments.step(actions)
-            running.set()  # the next unroll's first step runs while the last unrolls are sent
-            assert sent.wait(20)
-            time.sleep(0.2)
-            step = self.environments.step(actions)
-            running.clear()
-            return step
-
-    class Ends(StandingLink):
-        """A link that asks the actor to stop."""
-
-        def send(self, group, meanwhile):
-            running_as_sent.append(running.wait(20))
-            sent.set()
-            return False
-
-    layout = ParameterLayout([], [], "float32")
-    groups = [(Slow(), 1), made(0, 1)]
-    run(Obeys(), groups, layout, Ends([(0, 1)]), print, threading.Event(), Heartbeat())
-    assert running_as_sent == [True], "no step was on its way as the last unrolls were sent"
-    assert not running.is_set()
 
 
 class Broken:

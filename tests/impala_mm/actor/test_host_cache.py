@@ -121,17 +121,3 @@ def test_many_that_come_and_go_at_once_never_read_half(tmp_path):
     assert not failures
     assert not torn
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
-def test_a_folder_that_another_user_made_is_not_looked_into(share, tmp_path):
-    """Opening its files could take as long as that user likes."""
-    foreign = tmp_path / f"impala_mm-{os.geteuid()}-0123"
-    foreign.mkdir()
-    (foreign / "members").touch()
-    os.chown(foreign, 65534, 65534)
-    share()
-    assert (foreign / "members").exists()
-    os.chown(foreign, 0, 0)
-    share("another")
-    assert not foreign.exists()

@@ -3,7 +3,6 @@
 import functools
 import threading
 import time
-from collections import deque
 
 import numpy as np
 import pytest
@@ -187,25 +186,6 @@ def test_the_answer_to_unrolls_grants_free_columns_of_the_round_and_no_claim_is_
     assert len(claims) == 1, "that of the first turn"
 
 
-@pytest.mark.parametrize(
-    ("mean", "deviation", "latest", "most"),
-    [(0.09, 0.02, 0.004, 15), (5, 0.2, 0.03, 90)],
-)
-def test_a_turn_is_noticed_some_milliseconds_late_after_few_claims(mean, deviation, latest, most):
-    """A claim takes 0.6 ms here."""
-    rng, waits = np.random.default_rng(0), deque([0.0], maxlen=4)
-    late, claims = [], 0
-    for turn in rng.normal(mean, deviation, 500):
-        waited = 0.0
-        while waited < turn:
-            waited += learner_link.seconds_to_next_claim(waited, min(waits)) + 0.0006
-            claims += 1
-        late.append(waited - turn)
-        waits.append(waited)
-    assert np.mean(late[4:]) < latest
-    assert claims / 500 < most
-
-
 @pytest.mark.parametrize("here", [4], indirect=True)
 def test_actors_of_one_host_share_the_pull_of_a_round(here):
     server, join = here
@@ -265,29 +245,6 @@ def test_without_shared_memory_each_actor_pulls_for_itself_and_says_so(here, mon
     assert len(set(pulls)) == 3
     said = "cannot share parameters with this host's other actors: /dev/shm is another user's"
     assert any(line.startswith(said) for line in server.said)
-
-
-def test_an_actor_leaves_a_cache_that_is_too_small_says_so_once_and_keeps_its_newer_policy(
-    here, monkeypatch
-):
-    server, join = here
-    one, other = join(), join()
-
-    def is_full(cache, version, vector):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(HostParameterCache, "store", is_full)
-    for version in (1, 2, 3):
-        server.publish(version, lambda version=version: b"%d" % version)
-        one.send(_group(one, b"x"))
-        until(lambda version=version: one.newest.version == version)
-    sentence = "cannot share parameters with this host's other actors: [Errno 28] No space left"
-    assert len([line for line in server.said if line.startswith(sentence)]) == 1
-    one._puller.join_cache("r")
-    assert one._puller._cache is None, "a new connection does not try it again"
-    one._puller._cache = other._puller._cache  # it holds version 0
-    assert one._puller.pull_any(one._client).version == one.newest.version == 3
-    one._puller._cache = None
 
 
 def test_an_actor_notices_that_another_learner_answers_without_any_call_having_failed(here):
@@ -425,27 +382,6 @@ def test_an_actor_begins_with_its_own_learner_and_where_that_is_absent_with_the_
         join(*learners.addresses, first=actor % 2)
     join(learners.absent, learners.addresses[1])
     assert [sorted(server.actors.heard) for server in learners.servers] == [[0, 2], [1, 3]]
-
-
-def test_while_all_are_away_each_round_begins_with_its_own(monkeypatch):
-    """Otherwise all actors that wait for learners would meet at the first one."""
-    tried, stop = [], threading.Event()
-
-    class Away:
-        def __init__(self, address, token):
-            tried.append(address)
-            raise Unreachable("away")
-
-    def pause(waiting, first, most, why=""):
-        tried.append("pause")
-        if tried.count("pause") == 3:
-            stop.set()
-
-    monkeypatch.setattr(learner_link, "Client", Away)
-    monkeypatch.setattr(learner_link.Backoff, "pause", pause)
-    link = LearnerLink(["a", "b", "c"], 1, {}, "", 0.0, 0, print, stop)
-    link.run()
-    assert tried == ["b", "c", "a", "pause"] * 3
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from tensorboard.backend.event_processing import event_accumulator
 
 from impala_mm.evaluation import game_video
 from impala_mm.evaluation.checkpoint_tester import CheckpointTester, Film
-from impala_mm.records import checkpoint
 
 
 def _evaluator(logdir, said, levels=("catch",), film=None, **changed):
@@ -110,23 +109,6 @@ def test_damaged_checkpoints_are_said_once_and_the_one_before_is_tested(tmp_path
     save(tmp_path, 2, level_name="catch")
     assert evaluator.test_newest()
     assert _had(tmp_path) == [1, 2]
-
-
-def test_a_checkpoint_that_is_pruned_while_it_is_read_is_no_fault(tmp_path, monkeypatch):
-    said, verify = [], checkpoint.verify
-    evaluator = _evaluator(tmp_path, said)
-    save(tmp_path, 1, level_name="catch")
-    pruned = save(tmp_path, 2, level_name="catch")
-
-    def pruning(path):
-        about = verify(path)
-        shutil.rmtree(pruned, ignore_errors=True)
-        return about
-
-    monkeypatch.setattr(checkpoint, "verify", pruning)
-    assert evaluator.test_newest()
-    assert _had(tmp_path) == [1]
-    assert not [line for line in said if "passed over" in line]
 
 
 def test_a_level_that_was_missed_when_it_ended_is_made_up_for(tmp_path):

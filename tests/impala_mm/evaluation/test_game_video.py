@@ -1,6 +1,5 @@
 """A video shows the game that the agent plays, and the agent sees what it saw in training."""
 
-import resource
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +11,7 @@ from impala_mm.environments import seeds
 from impala_mm.environments.make import make_environments
 from impala_mm.environments.small_games import Catch
 from impala_mm.evaluation.game_video import GameVideo, action_namer, record_game
-from impala_mm.evaluation.games import GameFrame, Unplayable, evaluate_level
+from impala_mm.evaluation.games import Unplayable, evaluate_level
 from impala_mm.policy.policy import load_policy
 
 
@@ -120,29 +119,3 @@ def test_a_game_that_breaks_leaves_no_video_and_the_next_whole_one_does(tmp_path
     monkeypatch.setattr(_Breaks, "until", _Breaks.broken + 2)
     record_game(policy, name, path)
     assert len(_frames(path)) == 9 + 4, "nothing of those that broke is in it"
-
-
-@pytest.mark.parametrize("while_playing", [True, False])
-def test_a_disk_that_is_full_ends_the_video_and_not_the_games(tmp_path, while_playing):
-    told = []
-    random = np.random.default_rng(0)
-
-    def frame(action):
-        picture = random.integers(256, size=(640, 640, 3), dtype=np.uint8)
-        return GameFrame(picture, 0, action, 0.0)
-
-    video = GameVideo(tmp_path / "a.mp4", 10, lambda action: "a", failed=told.append)
-    video.show(frame(0))
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))  # as a full disk does
-    try:
-        for _ in range(60 if while_playing else 1):
-            video.show(frame(0))
-        assert bool(told) == while_playing
-        video.show(frame(None))
-        video.close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    (reason,) = told
-    assert "a.mp4 cannot be written: " in reason
-    assert not list(tmp_path.iterdir())

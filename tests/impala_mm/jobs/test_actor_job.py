@@ -2,6 +2,7 @@
 
 import sys
 
+import pytest
 from processes import ROOT, Process, free_port
 
 from impala_mm.config.settings import Config
@@ -13,6 +14,7 @@ def test_actors_take_learners_in_turn_unless_one_is_named():
     assert [first_learner(Config(task=task, learner=1), 2) for task in range(4)] == [1] * 4
 
 
+@pytest.mark.slow  # the test above chooses the learner
 def test_an_actor_that_is_to_stay_with_a_learner_dials_that_alone(tmp_path):
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(3)]
     actor = Process(

@@ -120,6 +120,7 @@ def test_what_is_missing_is_said_and_nothing_written(
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.slow  # the other tests write cards in this process
 def test_the_command_writes_a_policy_of_this_package(tmp_path):
     code = "from impala_mm import console; console.run_impala_mm()"
     folder = tmp_path / "model"

@@ -31,6 +31,7 @@ def _debug(folder, *flags):
     return run(*EXPERIMENT, "--debug", "--level_name=CartPole-v1", f"--logdir={folder}", *flags)
 
 
+@pytest.mark.slow
 def test_python_in_an_algorithm_sees_the_values_of_every_call(tmp_path):
     (tmp_path / "seen.py").write_text(_ALGORITHM)
     code, printed = run(

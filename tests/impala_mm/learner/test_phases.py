@@ -84,6 +84,7 @@ def test_a_phase_that_is_over_collects_nothing(tmp_path):
     assert source.next(0.0) == "online"
 
 
+@pytest.mark.slow  # test_collect ends in the middle, too
 def test_a_user_who_stops_while_the_teacher_plays_keeps_what_was_played(tmp_path):
     with pytest.raises(phases.Stopped):
         _begin(tmp_path, _Tools(stops_after=60), teacher_steps=1_500)

@@ -26,14 +26,9 @@ def _to_the_end(kind, folder, contents):
     return said, {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
+@pytest.mark.slow  # three learners in two processes; test_checkpoint compares what is saved
 @pytest.mark.parametrize(
-    ("kind", "least"),
-    [
-        ("impala", 20),
-        pytest.param("r2d2", 30, marks=pytest.mark.slow),
-        pytest.param("sac", 40, marks=pytest.mark.slow),
-        pytest.param("dqn", 20, marks=pytest.mark.slow),
-    ],
+    ("kind", "least"), [("impala", 20), ("r2d2", 30), ("sac", 40), ("dqn", 20)]
 )
 def test_ten_updates_a_kill_and_ten_more_are_twenty(kind, least, tmp_path):
     """The runs train on recorded unrolls.

@@ -67,7 +67,7 @@ POLICIES = {
     },
 }  # fmt: skip
 
-OTHERS, SLOW = ["numbers", "values"], pytest.mark.slow
+OTHERS, SLOW = ["numbers", "values", "masks"], pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def _given(policy):
 @pytest.mark.parametrize("export_format", FORMATS)
 @pytest.mark.parametrize(
     "name",
-    ["recurrent", "masks", "frames", *(pytest.param(n, marks=SLOW) for n in OTHERS)],
+    ["recurrent", "frames", *(pytest.param(n, marks=SLOW) for n in OTHERS)],
 )
 def test_a_bare_process_plays_as_the_policy_does(policies, name, export_format, tmp_path):
     policy, folder = policies(name), tmp_path / "export"

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from processes import EXPERIMENT, ROOT, free_port, needs_horovod, run
+from processes import EXPERIMENT, ROOT, free_port, run
 
 from impala_mm.config import replay_mix
 from impala_mm.records.metric_descriptions import find_description, render_page
@@ -48,22 +48,3 @@ def test_every_key_that_runs_write_is_described(tmp_path):
     keys |= _run_keys(tmp_path / "sac", *flags[:2], *sac)
     undescribed = {key for key in keys if find_description(key) is None}
     assert not undescribed
-
-
-@pytest.mark.slow
-@needs_horovod
-def test_every_key_of_several_learners_on_cartpole_is_described(tmp_path):
-    keys = _run_keys(
-        tmp_path,
-        *("--num_learners=2", "--num_actors=2", "--inference=learner", "--check_sync_every=20"),
-        *("--stop_at_return=1e9", "--total_environment_frames=60000"),
-    )
-    assert {"wait_share/learner1", "sync_checks", "inference_batch"} <= keys
-    assert not {key for key in keys if find_description(key) is None}
-
-
-@pytest.mark.parametrize("key", ["grad_norm/learner0", "wait_share/learnerX", "x", "games/Pong"])
-def test_other_keys_have_no_description(key):
-    assert find_description(key) is None
-    assert find_description("human_normalised/Pong")
-    assert find_description("grad_norm")

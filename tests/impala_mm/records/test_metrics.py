@@ -1,7 +1,6 @@
 """Rows of metrics: shares of the learner's time, and the bottleneck that follows from them."""
 
 import math
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -242,30 +241,6 @@ def test_a_deterministic_run_is_told_that_it_takes_turns_and_given_no_advice():
     assert "--deterministic_run (the actor plays while the learner waits, 62%" in describe_turns(
         {"wait_share": 0.62}
     )
-
-
-def test_games_stay_in_their_order_whichever_threads_collect_them():
-    meter, tally = metrics.Meter(), metrics.MetricsAggregator({"catch": None})
-    merging, may_merge, merge = threading.Event(), threading.Event(), tally.merge
-
-    def merge_late(rank, part):
-        merging.set()
-        assert may_merge.wait(20)
-        merge(rank, part)
-
-    tally.merge = merge_late
-    threads = [threading.Thread(target=tally.collect, args=[0, meter]) for _ in range(2)]
-    meter.add_episodes(_reported([(1, 1.0, 9)] * 100))
-    threads[0].start()
-    assert merging.wait(20)
-    meter.add_episodes(_reported([(1, 2.0, 9)]))
-    tally.merge = merge
-    threads[1].start()
-    threads[1].join(0.2)
-    may_merge.set()
-    for thread in threads:
-        thread.join(20)
-    assert tally.mean_return() == pytest.approx(1.01), "the oldest of 101 games is left out"
 
 
 def test_the_last_quarter_of_the_environments_is_the_one_that_explores_least():

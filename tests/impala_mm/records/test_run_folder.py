@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from processes import ROOT
 
-from impala_mm.config import user_sources
 from impala_mm.config.settings import Config
 from impala_mm.learner import setup
 from impala_mm.records.run_folder import RunFolder, recorded_settings
@@ -53,19 +52,6 @@ def test_a_file_system_without_locks_is_noted_and_used(tmp_path, monkeypatch, ca
     assert f"note: {folder.path} cannot be locked" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_no_reason_to_refuse_a_folder(tmp_path, monkeypatch, capsys):
-    config = Config(logdir=str(tmp_path / "run"))
-    with monkeypatch.context() as full:
-        full.setattr("os.pwrite", _failing(errno.ENOSPC))
-        first = RunFolder(config)
-    assert not first.has_started()
-    with pytest.raises(SystemExit):
-        RunFolder(config)
-    assert "another process is writing to it" in capsys.readouterr().err
-    first.write_start(config, ["a:1"], frames=0.0)
-    assert first.has_started()
-
-
 @pytest.mark.parametrize("what", ["removed", "moved", "replaced"])
 def test_a_folder_that_is_lost_is_noticed_and_the_run_gets_one_beside_it(tmp_path, what):
     path = tmp_path / "run"
@@ -97,25 +83,6 @@ def test_a_folder_that_is_lost_is_noticed_and_the_run_gets_one_beside_it(tmp_pat
         assert not path.exists()
 
 
-def test_a_lock_that_alone_was_removed_is_made_again(tmp_path):
-    config = Config(logdir=str(tmp_path / "run"))
-    folder = RunFolder(config)
-    (folder.path / "lock").unlink()
-    assert not folder.why_lost()
-    with pytest.raises(SystemExit):
-        RunFolder(config)
-    (folder.path / "lock").unlink()
-    other = RunFolder(config)  # before the first one has noticed
-    assert "another process has locked" in folder.why_lost()
-    assert not other.why_lost()
-
-
-def test_a_file_system_that_does_not_answer_has_lost_nothing(tmp_path, monkeypatch):
-    folder = RunFolder(Config(logdir=str(tmp_path / "run")))
-    monkeypatch.setattr("os.stat", _failing(errno.EIO))
-    assert not folder.why_lost()
-
-
 def test_settings_are_replaced_at_once_or_not_at_all(tmp_path, monkeypatch):
     folder = RunFolder(Config(logdir=str(tmp_path)))
     folder.write_start(Config(seed=5), ["a:1"], frames=0.0)
@@ -123,15 +90,6 @@ def test_settings_are_replaced_at_once_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         folder.write_start(Config(seed=6), ["a:1"], frames=0.0)
     assert recorded_settings(tmp_path)["seed"] == 5
-
-
-def test_a_users_file_that_vanishes_costs_the_copy_of_the_source_alone(tmp_path, monkeypatch):
-    missing = tmp_path / "gone.py"
-    monkeypatch.setattr(user_sources, "imported", lambda config: {"gone.py": missing})
-    folder = RunFolder(Config(logdir=str(tmp_path / "run")))
-    said = folder.write_start(Config(), ["a:1"], frames=0.0)
-    assert str(missing) in said
-    assert "source" not in json.loads((tmp_path / "run" / "starts.jsonl").read_text())
 
 
 def test_a_start_that_cannot_be_recorded_ends_no_run_that_has_begun(tmp_path, monkeypatch, capsys):

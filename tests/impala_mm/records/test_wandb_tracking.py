@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import sys
-import threading
 from importlib.machinery import ModuleSpec
 from unittest.mock import MagicMock, call
 
@@ -87,12 +86,6 @@ def test_a_resumed_run_goes_on_under_its_name_at_wandb(tmp_path, wandb):
     assert {each["resume"] for each in given} == {"allow"}
 
 
-def test_a_run_that_writes_no_row_begins_nothing_at_wandb(tmp_path, wandb):
-    _tracked(tmp_path, rows=0)
-    assert not wandb.init.called
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("where", "error"),
     [("init", OSError("no space")), ("log", SystemExit(1)), ("finish", KeyboardInterrupt())],
@@ -104,23 +97,6 @@ def test_what_wandb_fails_of_is_said_once_and_ends_nothing(tmp_path, wandb, wher
     (complaint,) = [line for line in said if line.startswith("wandb failed (")]
     assert (str(error) or "KeyboardInterrupt") in complaint
     assert ("WANDB_MODE=offline" in complaint) == (where == "init")
-
-
-def test_a_wandb_that_never_answers_holds_nothing_up(tmp_path, wandb, monkeypatch):
-    monkeypatch.setattr(tracking, "_LAST_ROWS_SECONDS", 0.1)
-    answer, said = threading.Event(), []
-    wandb.init = lambda **_: answer.wait()
-    _tracked(tmp_path, 3000, say=said.append)
-    answer.set()
-    (complaint,) = said
-    assert "wandb is too slow, rows are dropped" in complaint
-
-
-def test_no_account_is_said_with_what_helps(tmp_path, wandb, monkeypatch):
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    wandb.offline, wandb.disabled, said = False, True, []
-    _tracked(tmp_path, say=said.append)
-    assert "no wandb account is configured" in said[0]
 
 
 def test_the_chronicle_hands_over_the_rows_of_metrics_jsonl(tmp_path, wandb):

@@ -1,25 +1,21 @@
 """The source that mixes: which unrolls are in a batch, who waits for whom, and what is counted."""
 
-import contextlib
 import copy
-import errno
-import os
 import threading
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from deadlines import Deadline, within
+from deadlines import within
 from supervising import until
 from unrolls import CODEC, LENGTH, Actors, decode, unroll
 
 from impala_mm.config import replay_mix
 from impala_mm.replay.mixer import Mixer, RateLimiter
-from impala_mm.replay.samplers import SamplerSetup, Uniform, make_replay
+from impala_mm.replay.samplers import SamplerSetup, make_replay
 from impala_mm.replay.source import ReplaySource
 from impala_mm.replay.spill import Owner, Spill
-from impala_mm.replay.store import StoredUnroll, pack
 
 BATCH = 4
 
@@ -256,39 +252,6 @@ def test_a_spill_brings_the_replay_back_and_only_a_few_unrolls_lie_in_memory(act
     spill.close()
 
 
-def test_once_the_disk_is_full_the_replay_keeps_to_memory(actors, tmp_path, monkeypatch):
-    size = len(pack(unroll(9)))
-    said = []
-    spill = Spill(tmp_path, Owner("/run", CODEC.digest), 4, said.append)
-    limited = {"ratio": 9, "spill": spill, "memory": 12.5 * size}
-    source, (uniform, prioritised) = _source(actors, "uniform:0.5:90,prioritised:0.5:30", **limited)
-
-    def fill(numbers):
-        actors.put(*numbers)
-        deadline = Deadline(20)
-        while actors.taken <= numbers[-1]:
-            assert not deadline.is_over()
-            source.next(0.05)
-
-    fill(range(24))
-    until(lambda: len(spill._files) == 6)  # and none is being written
-    assert (uniform.store.size, prioritised.store.size) == (24, 24)
-
-    def refuse(number):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("os.fsync", refuse)
-    fill(range(24, 32))
-    until(lambda: (uniform.store.size, prioritised.store.size) == (9, 3))
-    assert "No space left" in said[0]
-    fill(range(32, 50))
-    until(lambda: uniform.store.in_order()[-1].version == 49)
-    assert uniform.store.bytes <= 12.5 * size * 3 / 4
-    assert [each.version for each in uniform.store.in_order()] == list(range(41, 50))
-    until(lambda: not list(tmp_path.glob("*.unrolls")))
-    spill.close()
-
-
 class Turns:
     """An actor that plays 6 unrolls at a time, once the learner has used those before."""
 
@@ -378,20 +341,3 @@ def test_while_the_actors_turn_lasts_there_is_no_batch_and_no_turn_begins_too_ea
     assert source.next(0.0).version[:2].tolist() == [4, 5]
     assert turns.played == 6, "the updates on 6 unrolls come first"
     assert source.next(0.0).version[:2].tolist() == [6, 7]
-
-
-def test_a_spill_is_read_without_the_rule_of_removal_which_may_need_the_learner(actors, tmp_path):
-    with contextlib.closing(Spill(tmp_path, Owner("/run", CODEC.digest), 4, print)) as spill:
-        for key in range(8):
-            spill.add(StoredUnroll(key, key, pack(unroll(key))))
-
-    class NotYet(Uniform):
-        def choose_removed(self):
-            raise NameError("learner")
-
-    replay = NotYet(SamplerSetup(replay_mix.Part("elite", 1, 6, {}), 1e9, np.random.default_rng(0)))
-    with contextlib.closing(Spill(tmp_path, Owner("/run", CODEC.digest), 4, print)) as spill:
-        limiter = RateLimiter(1, 4)
-        mixer = Mixer(CODEC, [replay], [0, 4], limiter, "wait", lambda: 0.0, 1, print)
-        ReplaySource(actors, mixer, decode, spill)
-        assert [each.key for each in replay.store.in_order()] == [2, 3, 4, 5, 6, 7]

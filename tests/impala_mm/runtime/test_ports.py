@@ -1,6 +1,5 @@
 """Addresses as users write them, and ports that a learner holds until its server listens."""
 
-import errno
 import os
 import socket
 import subprocess
@@ -70,24 +69,6 @@ def test_a_held_port_is_refused_to_all_until_it_is_shared_with_a_server_of_this_
         with pytest.raises(OSError, match=named):
             HeldAddress(address)
     HeldAddress(address).release()
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_where_the_kernel_has_no_ipv6_localhost_is_the_other_address(monkeypatch, order):
-    found = [(socket.AF_INET, ("127.0.0.1", 0)), (socket.AF_INET6, ("::1", 0, 0, 0))][::order]
-    answer = [(family, socket.SOCK_STREAM, 6, "", address) for family, address in found]
-    monkeypatch.setattr(ports.socket, "getaddrinfo", lambda *args, **how: answer)
-
-    class Socket(socket.socket):
-        def __init__(self, family=-1, *args, **how):
-            if family == socket.AF_INET6:
-                raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
-            super().__init__(family, *args, **how)
-
-    monkeypatch.setattr(ports.socket, "socket", Socket)
-    held = HeldAddress(f"localhost:{free_port()}")
-    assert [each.family for each in held.sockets] == [socket.AF_INET]
-    held.release()
 
 
 def test_a_port_is_held_for_one_although_many_ask_in_the_same_instant():

@@ -48,17 +48,6 @@ def test_a_file_of_an_earlier_version_keeps_its_secret_and_gets_certificates(tmp
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
 
 
-def test_a_link_to_an_old_file_stays_a_link(tmp_path):
-    old, link = tmp_path / "token", tmp_path / "link"
-    old.write_text("secret")
-    old.chmod(0o600)
-    link.symlink_to(old)
-    content = run_token.read_or_make(str(link))
-    assert link.is_symlink()
-    assert old.read_text() == content
-    assert certificates.is_whole(content)
-
-
 def test_a_host_without_learners_needs_only_the_certificate_of_actors(tmp_path, capsys):
     path = tmp_path / "token"
     whole = run_token.read_or_make(str(path))

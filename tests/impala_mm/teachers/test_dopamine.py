@@ -199,28 +199,7 @@ def test_frozen_dictionaries_and_arrays_of_earlier_jax_are_read(tmp_path):
     np.testing.assert_allclose(found[-1], _values(layers, images), rtol=1e-4, atol=1e-5)
 
 
-def test_rainbow_takes_the_mean_of_its_distribution(tmp_path):
-    layers = _small_layers(actions=3 * 51)
-    path = _write_jax(tmp_path, layers)
-    images = np.random.default_rng(1).integers(0, 256, (5, 9, 9, 4), np.uint8)
-    logits = _values(layers, images).reshape(5, 3, 51)
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    expected = (weights * np.linspace(-10, 10, 51)).sum(-1) / weights.sum(-1)
-    teacher = _load(path, spec=_small_spec(), teacher_temperature=1.0)
-    found = teacher.parameters(_as_entries(images))[-1]
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
-    assert "they are taken as -10 to 10, as published" in teacher.notes[1]
-
-
 # -- other networks
-
-
-def _flat(module, prefix=""):
-    """Return the arrays of a tree of modules by their paths, in float64."""
-    if isinstance(module, np.ndarray):
-        return {prefix: module.astype(float)}
-    parts = [_flat(part, f"{prefix}/{name}" if prefix else name) for name, part in module.items()]
-    return {name: array for part in parts for name, array in part.items()}
 
 
 class _Params:
@@ -347,25 +326,6 @@ def test_layers_of_earlier_versions_are_numbered_together(tmp_path):
     images = np.random.default_rng(1).integers(0, 256, (2, 9, 9, 4), np.uint8)
     found = _load(path, spec=_small_spec(), teacher_temperature=1.0).parameters(_as_entries(images))
     np.testing.assert_allclose(found[-1], _values(layers, images), rtol=1e-4, atol=1e-5)
-
-
-def test_tensorflows_iqn_teaches(tmp_path):
-    """Keras names the layer that embeds the fractions apart."""
-    made = _Params()
-    images = np.random.default_rng(1).integers(0, 256, (5, 9, 9, 4), np.uint8)
-    expected = _iqn(made, _nature(made, images / 255, ""))
-    names = {"Conv_0": "Conv", "Dense_0": "dense", "Dense_1": "fully_connected"}
-    names["Dense_2"] = "fully_connected_1"
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        for path, array in _flat(made.params).items():
-            layer, kind = path.split("/")
-            name = f"Online/{names.get(layer, layer)}/{kind}"
-            tf.compat.v1.get_variable(name, initializer=array.astype("f4"))
-        session.run(tf.compat.v1.global_variables_initializer())
-        tf.compat.v1.train.Saver().save(session, str(tmp_path / "tf_ckpt"), global_step=3)
-    teacher = _load(tmp_path, spec=_small_spec(), teacher_temperature=1.0)
-    found = teacher.parameters(_as_entries(images))[-1]
-    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
 
 
 def test_frames_of_an_earlier_episode_are_zeros(tmp_path):

@@ -131,20 +131,6 @@ def test_many_addresses_make_few_lines_and_take_no_memory():
     assert len(door.admission._failed) <= 1
 
 
-def test_no_number_of_addresses_takes_more_memory_than_some_thousands():
-    door = Door()
-    most = front._COUNTED
-    for n in range(most + 1000):
-        door.fail(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 1)
-        door.serve(f"11.{n >> 16}.{n >> 8 & 255}.{n & 255}")
-    kept = (door.admission._failed, door.admission._known, door.admission._refused)
-    assert [len(each) for each in kept] == [most, most, most + 1]
-    assert len(door.admission._why) == most + 1
-    total = sum(int(line.split()[0].replace(",", "")) for line in door.report(60))
-    assert total == most + 1000 + 1000, "served were 5,000, then there was no room"
-    assert not door.admission._refused
-
-
 def test_one_host_may_have_many_addresses_of_ipv6():
     door = Door()
     for peer in ("2001:db8::1", "2001:db8::2", "fe80::1%eth0", "::ffff:10.0.0.1"):

@@ -24,13 +24,6 @@ def taking_unrolls():
     made.end()
 
 
-@pytest.fixture(scope="module", params=["unrolls", "rounds", "inference"])
-def learner(request):
-    made = fuzzed.Served(request.param)
-    yield made
-    made.end()
-
-
 def _try(learner, call):
     function, arguments = call
     with within(20):
@@ -47,22 +40,3 @@ def test_wrong_calls_are_answered_and_other_calls_too(taking_unrolls):
 
     each()
     assert "Traceback" not in taking_unrolls.printed()
-
-
-@pytest.mark.slow
-def test_thousands_of_wrong_calls_let_no_memory_grow(learner):
-    calls = [0]
-
-    @settings(max_examples=1500, **_OPTIONS)
-    @given(fuzzed.wrong_call(learner))
-    def each(call):
-        calls[0] += 1
-        if calls[0] == 300:
-            calls.append(learner.megabytes())
-        _try(learner, call)
-
-    each()
-    grown = learner.megabytes() - calls[1]
-    print(f"{calls[0]} calls; {grown:.1f} MB more")
-    assert grown < 20
-    assert "Traceback" not in learner.printed()

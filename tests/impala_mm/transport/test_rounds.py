@@ -287,18 +287,6 @@ def test_with_overlap_an_actor_does_not_wait_for_slower_ones_but_for_the_last_up
     assert (rounds.padded, rounds.dropped) == (0, 0)
 
 
-def test_with_overlap_a_free_column_of_the_first_round_is_played_before_the_next_round():
-    rounds = _overlapping()
-    rounds.begin_update()
-    assert rounds.claim(0, 4) == 0
-    rounds.publish(1)
-    assert rounds.claim(1, 4) == 1
-    assert rounds.take(0, 0, [b"an environment broke"] * 3) == [b"an environment broke"] * 3
-    assert rounds.claim(0, 1) == 1
-    assert rounds.take(0, 1, [b"last"]) == [b"last"]
-    assert rounds.close(0.0) == 4
-
-
 def test_with_overlap_no_unroll_of_the_next_round_overtakes_one_of_the_last_in_the_queue():
     """An unroll counts as received before it is in the queue."""
     rounds = _overlapping()
@@ -336,20 +324,6 @@ def test_with_overlap_the_timeout_of_a_round_begins_when_the_one_before_it_has_e
     assert rounds.claim(1, 2) == 1
     rounds.take(1, 1, [b""] * 2)
     assert (rounds.close(0.0), rounds.padded) == (4, 0)
-
-
-def test_with_overlap_a_late_unroll_goes_to_the_round_that_has_room():
-    rounds = _overlapping()
-    rounds.begin_update()
-    assert rounds.claim(0, 4) == 0
-    rounds.publish(1)
-    assert rounds.claim(1, 2) == 1
-    assert rounds.take(2, 1, [b"late"] * 2) == []
-    assert rounds.dropped == 0
-    rounds.take(0, 0, [b""] * 4)
-    rounds.take(1, 1, [b"next"] * 2)
-    assert rounds.close(0.0) == rounds.close(0.0) == 4
-    assert rounds.release() == [(b"late", 1)] * 2 + [(b"next", 1)] * 2
 
 
 @pytest.mark.usefixtures("quick")

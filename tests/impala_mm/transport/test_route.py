@@ -41,17 +41,3 @@ def test_a_relay_serves_again_once_its_process_may_open_files(relay):
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert _is_dialled(relay, front)
-
-
-def test_a_relay_serves_again_once_its_process_may_start_threads(relay, monkeypatch):
-    relay, front = relay
-
-    def refuse(_):
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch, socket.socket(socket.AF_UNIX) as local:
-        patch.setattr(threading.Thread, "start", refuse)
-        local.settimeout(5)
-        local.connect(str(relay.path))
-        assert not local.recv(1), "it is closed, and not left open"
-    assert _is_dialled(relay, front)

@@ -557,19 +557,6 @@ def test_nobody_at_the_address_is_said_within_the_deadline():
         Client(f"127.0.0.1:{free_port()}", TOKEN, timeout=1)
 
 
-def test_a_call_that_the_learners_end_interrupts_says_so_in_plain_words(serve):
-    """The queue is full, so the second message waits until the learner closes it."""
-    server, address = serve(capacity=1)
-    client = _join(address)
-    client.enqueue(_header(client, 0), [b"0"], NO_EPISODES)
-    waiting = Delivery(client, _header(client, 1), [b"1"], NO_EPISODES)
-    threading.Timer(0.2, server.close).start()
-    with pytest.raises(Unreachable, match=r"^the learner has ended$") as raised:
-        waiting.wait()
-    assert raised.value.log_line == "the learner has ended; trying again"
-    assert not client.still_answers()
-
-
 def test_the_kernel_closes_the_connection_to_a_learner_whose_host_has_vanished(serve):
     """Otherwise calls would wait for retransmissions long after the network is back."""
     _, address = serve()

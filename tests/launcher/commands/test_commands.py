@@ -3,7 +3,6 @@
 `test_frontend` and `test_other_hosts` have real runs.
 """
 
-import contextlib
 from types import SimpleNamespace
 
 import pytest
@@ -61,21 +60,6 @@ def test_without_the_csv_of_the_start_another_one_is_asked_for(tmp_path):
     config = SimpleNamespace(workers_csv_path=str(other))
     request = SimpleNamespace(given=["workers_csv_path"], launcher=config)
     assert [row.ip for row in manage.read_rows(request, record)] == ["localhost"]
-
-
-def test_a_log_is_printed_in_colour_and_controls_no_terminal(tmp_path, monkeypatch, capsys):
-    log = tmp_path / "actor-0.log"
-    log.write_text("\x1b]52;c;cm0gLXJmIH4=\x07\x1b[2J \x1b[31mred\x1b[0m\n")
-    run = SimpleNamespace(
-        states=lambda: {"actor-0": make_state("actor-0", log=str(log))},
-        is_running=lambda: False,
-        record=SimpleNamespace(host_id_of=lambda name: ""),
-    )
-    request = SimpleNamespace(launcher=SimpleNamespace(logs="actor-0"))
-    monkeypatch.setattr(manage, "connected", lambda *_, **__: contextlib.nullcontext())
-    assert manage.show_log(run, request) == 0
-    printed = r"\x1b]52;c;cm0gLXJmIH4=\x07\x1b[2J " + "\x1b[31mred\x1b[0m\n"
-    assert capsys.readouterr().out == printed
 
 
 def test_learners_that_are_running_are_asked_once_and_others_are_not(monkeypatch, tmp_path, capsys):

@@ -136,12 +136,3 @@ def test_rows_of_the_clock_are_kept_when_a_run_is_resumed_from_earlier_frames(pa
     _append(path, [*_rows(0, 10), *_rows(5, 8)])
     history.read()
     assert history.columns(["seconds"])["seconds"]["mean"] == [*range(10), 5, 6, 7]
-
-
-def test_a_run_that_is_resumed_on_other_hosts_again_and_again_keeps_some_columns(path):
-    history = RowHistory(path)
-    for number in range(20):
-        names = {f"cores/{number}-{i}": 1.0 for i in range(50)}
-        _append(path, _rows(number, number + 1, **names))
-        history.read()
-    assert len(history.keys) == row_history._MOST_COLUMNS

@@ -56,13 +56,6 @@ def test_a_damaged_report_counts_as_none(run, changes):
     assert _report(run, **changes) is None
 
 
-def test_its_logins_are_named_and_an_agent_must_keep_running():
-    described = controller.describe_logins(["/a/key", "the password", "/a/key"])
-    assert "/a/key (2 hosts), the password (1 host)" in described
-    assert "needs that SSH agent" in controller.describe_logins(["the agent's me@home"])
-    assert controller.describe_logins([]) == ""
-
-
 def test_a_run_has_one_controller_whose_report_ends_with_the_run(run, tmp_path, monkeypatch):
     monkeypatch.setattr(controller, "_LOCK_SECONDS", 0.1)
     monkeypatch.setattr(controller, "_BEAT_SECONDS", 0.05)

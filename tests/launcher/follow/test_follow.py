@@ -55,16 +55,6 @@ def test_lines_that_are_on_the_screen_are_not_printed_again(tmp_path, capsys):
     ]
 
 
-def test_the_learners_log_is_printed_in_colour_and_controls_no_terminal(tmp_path, capsys):
-    news = RunNews(ShownRun(states=dict), tmp_path, print, shows_log=True)
-    line = "\x1b]52;c;cm0gLXJmIH4=\x07 frames\x1b[2J \x1b[31mred\x1b[0m\n"
-    (tmp_path / "learners.log").write_text(line)
-    news.print_all()
-    assert capsys.readouterr().out == (
-        r"\x1b]52;c;cm0gLXJmIH4=\x07 frames\x1b[2J " + "\x1b[31mred\x1b[0m\n"
-    )
-
-
 def test_the_key_d_leaves_a_run_that_ctrl_c_is_stopping(tmp_path, monkeypatch):
     """A run that is being stopped gets no controller, for which Ctrl-C would refuse to detach."""
     states = {"learners": make_state()}

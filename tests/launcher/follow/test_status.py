@@ -180,24 +180,6 @@ def test_a_run_from_before_a_reboot_is_stale_unless_it_is_another_machines(run, 
     assert run.record is None, "the name is free"
 
 
-def test_a_run_is_forgotten_although_its_controller_writes_its_state_meanwhile(
-    run, tmp_path, monkeypatch
-):
-    _write(run, tmp_path, LEARNERS)
-    remove, calls = os.rmdir, []
-
-    def removes(path, **more):
-        if os.path.basename(path) == run.folder.name and not calls:
-            calls.append(path)
-            (run.folder / "controller.json").write_text("{}")
-        remove(path, **more)
-
-    monkeypatch.setattr(os, "rmdir", removes)
-    run.forget()
-    assert calls
-    assert not run.folder.exists()
-
-
 def test_a_running_run_keeps_its_name_and_one_frontend_changes_it_at_a_time(run, tmp_path):
     _write(run, tmp_path, LEARNERS)
     with pytest.raises(RunInUse, match="night-1 is running"):
@@ -238,30 +220,6 @@ def test_an_unreadable_record_is_reported_and_its_name_is_not_free(run, tmp_path
     assert run.record is None, "no process of it is running, so its name is free"
 
 
-def test_a_record_that_another_frontend_removes_meanwhile_is_no_unreadable_one(
-    run, tmp_path, monkeypatch
-):
-    """Its supervisors need a moment to exit after they have written their last state."""
-    _write(run, tmp_path, LEARNERS)
-
-    read = run._record.read
-
-    def read_too_late():
-        (run.folder / "run.json").unlink()
-        return read()
-
-    monkeypatch.setattr(run._record, "read", read_too_late)
-    assert run.record is None
-
-
-def test_a_frontend_that_locks_a_run_which_was_removed_leaves_no_folder(run, tmp_path):
-    _write(run, tmp_path, LEARNERS)
-    run.forget()
-    with run.locked(wait=True):
-        assert run.record is None
-    assert not run.folder.exists()
-
-
 @pytest.fixture
 def sleeping():
     """Return a function that starts `sleep` with more variables in its environment."""
@@ -290,21 +248,6 @@ def test_only_the_processes_of_a_lost_supervisor_are_killed(run, tmp_path, sleep
     assert (mine.wait(5), grandchild.wait(5)) == (-9, -9)
     assert (other.poll(), bystander.poll()) == (None, None)
     assert not run.is_running()
-
-
-def test_stop_requests_are_sent_by_signal_if_the_disk_is_full(run, tmp_path, sleeping):
-    supervisors = [sleeping() for _ in range(2)]
-    states = [
-        {"name": name, "state": "running", "supervisor": [each.pid, start_time(each.pid)]}
-        for name, each in zip(("learners", "actor-0"), supervisors, strict=True)
-    ]
-    _write(run, tmp_path, *states)
-    (run.folder / "stop").mkdir()  # it cannot be written
-    run.request_stop("save")
-    assert supervisors[0].wait(5) == -15
-    assert supervisors[1].poll() is None, "actors end with the learners"
-    run.request_stop("now")
-    assert supervisors[1].wait(5) == -15
 
 
 def test_the_state_of_a_run_is_private_to_its_owner(run, tmp_path):
@@ -356,16 +299,6 @@ def test_a_narrow_table_leaves_columns_out_and_shortens_no_name_and_no_state(
     assert columns in rows
     assert any(row.startswith("learners") and "running" in row for row in rows)
     assert any(row.startswith("actor-1") and "waiting to restart" in row for row in rows)
-
-
-def test_a_row_without_numbers_is_shown_without_them(run, tmp_path, capsys):
-    """A learner that computes NaN writes null; an earlier version wrote NaN."""
-    _write(run, tmp_path / "a", LEARNERS)
-    row = '{"frames": 5.0, "frames_per_second": 1.0, "episode_return": null, "policy_lag": NaN}'
-    (tmp_path / "a" / "metrics.jsonl").write_text(row + "\n")
-    assert "started 60 s ago | 5 frames | 1/s | lag nan" in _table(run)
-    status.show_status(run, as_json=True)
-    assert "NaN" not in capsys.readouterr().out
 
 
 def test_the_verdict_of_an_unreachable_learners_host_is_not_its_last_one(run, tmp_path):

@@ -6,7 +6,6 @@ import pty
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import paramiko
@@ -15,7 +14,7 @@ from processes import ROOT
 from ssh_servers import Obedient, agent
 from ssh_user import STRANGE, needs_sshd, says
 
-from launcher.hosts import connection, keys
+from launcher.hosts import keys
 from launcher.hosts.authentication import LoginRejected
 from launcher.hosts.ssh_config import HostUnavailable, Target, find_route
 
@@ -49,16 +48,6 @@ def test_the_key_of_the_csv_comes_first_then_the_configuration_then_the_agent(
             f"  IdentityFile {paths[1]}.pub",
         )
         assert says(ssh_user.enters(server)) == "hello"
-
-
-def test_too_many_keys_do_not_lock_out_the_password(ssh_user):
-    paths = [ssh_user.key(f"id{i}") for i in range(4)]
-    ssh_user.wants("Host *", *(f"  IdentityFile {path}" for path in paths))
-    server = ssh_user.obedient(STRANGE, most=3)
-    ssh_user.enters(server, password=STRANGE)
-    assert server.tried == ["a key"] * 3 + [STRANGE]
-    said = ssh_user.is_refused(LoginRejected, server)
-    assert "it hung up after 3 tries (name the right key in ssh_key_path" in said
 
 
 def test_an_encrypted_key_is_reported_and_others_are_tried(ssh_user, monkeypatch):
@@ -161,39 +150,6 @@ def test_a_server_that_wants_a_key_and_a_password_gets_both(ssh_user):
         server.end()
 
 
-def test_a_server_that_does_not_answer_a_login_is_reported(ssh_user, monkeypatch):
-    monkeypatch.setattr(connection, "_LOGIN_SECONDS", 0.6)
-
-    class Slow(Obedient):
-        def check_auth_password(self, username, password):
-            time.sleep(2)
-            return paramiko.AUTH_FAILED
-
-    server = Slow()
-    ssh_user.knows(server.known())
-    said = ssh_user.is_refused(HostUnavailable, server, password="x")
-    server.end()
-    assert "did not answer the login" in said
-
-
-def test_an_agent_that_does_not_sign_costs_one_attempt(ssh_user, monkeypatch):
-    held, other = ssh_user.key("held"), ssh_user.key("other")
-    server = ssh_user.sshd(lets_in=[held, other])
-    real = keys.SshAgent.get_keys
-    with agent(ssh_user.folder, held) as address:
-        ssh_user.wants("Host *", f"  IdentityAgent {address}", f"  IdentityFile {held}.pub")
-
-        def emptied(self):
-            keys = real(self)
-            environment = os.environ | {"SSH_AUTH_SOCK": str(address)}
-            subprocess.run(["ssh-add", "-qD"], env=environment, check=True, capture_output=True)
-            return keys
-
-        monkeypatch.setattr(keys.SshAgent, "get_keys", emptied)
-        said = ssh_user.is_refused(LoginRejected, server)
-    assert "tried the agent's held; it accepts publickey" in said
-
-
 @pytest.fixture
 def terminal(monkeypatch):
     """Stand in for a user at a terminal: return (answers to give, questions asked)."""
@@ -225,23 +181,6 @@ def test_the_passphrase_of_a_key_is_asked_for_once_for_all_hosts(ssh_user, termi
     assert f"tried {encrypted}; " in said
     assert "is encrypted" not in said
     assert len(asked) == 2
-
-
-def test_keys_without_a_passphrase_come_first_and_one_that_is_left_out_stays_out(
-    ssh_user, terminal
-):
-    answers, asked = terminal
-    encrypted, plain = ssh_user.key("locked", "ed25519", "a phrase"), ssh_user.key("plain")
-    ssh_user.wants("Host *", f"  IdentityFile {plain}")
-    server = ssh_user.sshd(lets_in=[plain])
-    ssh_user.enters(server, encrypted)
-    assert asked == []
-    server.lets_in(encrypted)
-    answers.append("")
-    for _ in range(2):
-        said = ssh_user.is_refused(LoginRejected, server, encrypted)
-        assert f"{encrypted} is encrypted: ssh-add it" in said
-    assert len(asked) == 1
 
 
 _ASK = """

@@ -1,6 +1,5 @@
 """Tests of copies of a run's folder, with source and copy on this machine: both are equal."""
 
-import contextlib
 import hashlib
 import os
 import select
@@ -142,25 +141,6 @@ def test_a_rotated_log_is_not_transferred_again(two, how):
     once(source, there.path, here)
     assert source.read_of_it == len(b"lastnew")
     assert same(there.path, here)
-
-
-def test_a_transfer_continues_after_a_cut_link(two):
-    there, here = two
-    content = os.urandom(1000)
-    there.append("videos/game.mp4", content)
-    there.save("..", content)
-    about = (there.path / "checkpoints" / f"{2:010d}" / "about.json").stat().st_size
-    sources = []
-    for _ in range(10):
-        sources.append(Cut(700))
-        with contextlib.suppress(HostUnavailable):
-            once(sources[-1], there.path, here)
-            break
-        assert whole(here)
-    assert same(there.path, here)
-    assert len(sources) > 4
-    # The about.json of a checkpoint is read each time.
-    assert sum(source.read_of_it for source in sources) <= 3000 + len(sources) * about
 
 
 def test_a_file_that_was_changed_in_the_copy_is_moved_aside(two):
@@ -326,25 +306,6 @@ def test_nothing_is_written_through_a_link_that_leads_out_of_the_copy(home, name
     assert (here / "learners.log").read_bytes() == Hostile.content, "the rest is copied"
 
 
-def test_of_many_refused_files_the_first_are_named_once(home):
-    done = TransferResult()
-    copy = FolderCopy(LocalFiles(), str(home / "run" / "here"), TransferState())
-    listed = fetch.list_offers(Hostile(*(f"../{i}" for i in range(1005))), "/there")
-    for _ in range(2):
-        fetch.copy_all(copy, LocalFiles(), "there", listed, done)
-    (error,) = done.errors
-    assert error.startswith("../0, ../1, ../10 and 1,002 more not copied, ")
-
-
-def test_a_link_to_a_hidden_file_is_copied_as_its_target(two):
-    there, here = two
-    there.append(".settings", b"content")
-    (there.path / "settings").symlink_to(".settings")
-    assert not once(Cut(), there.path, here).errors
-    assert same(there.path, here)
-    assert (here / "settings").read_bytes() == b"content"
-
-
 def test_a_copy_that_is_mirrored_as_well_is_never_shortened():
     sizes = [5, 0, 1, ""], [7, 0, 1, ""]
     for name in ("learners.log", "metrics.jsonl", "hosts.jsonl"):
@@ -385,21 +346,6 @@ def test_copies_through_a_channel_are_equal_in_both_directions(two, tmp_path):
     source = Cut()
     once(source, here, away, end=RemoteFiles("host", Channel))
     assert source.read_of_it == 0
-
-
-def test_an_answer_that_was_not_read_completely_is_discarded(two):
-    there, _ = two
-    path = there.path / "a.log"
-    there.append("a.log", b"x" * 1_000_000)
-    there = RemoteFiles("host", Channel)
-    about = there.file_infos([str(path)])[0]
-    pieces = there.read([[str(path), about[2], 0, about[0]]])
-    next(pieces)
-    pieces.close()
-    assert there.file_infos([str(path)]) == [about]
-    there.close()
-    with pytest.raises(HostUnavailable, match="the transfer was cancelled"):
-        there.file_infos([str(path)])
 
 
 @pytest.mark.parametrize(

@@ -157,19 +157,6 @@ def test_hosts_with_one_home_are_set_up_one_after_the_other_for_all_of_their_rol
         )
 
 
-def test_a_clone_that_the_host_shares_with_us_is_not_deployed_over_itself(tmp_path):
-    if reason := hosts.why_not():
-        pytest.skip(f"no hosts to reach over SSH: {reason}")
-    with hosts.Lan(shared=[tmp_path]) as lan:
-        project = Project(lan, git=False)
-        project.folder.rename(tmp_path / "clone")
-        lan.laptop.path("/root/clone").symlink_to(tmp_path / "clone")
-        project.csv(ON_ACTOR1.format(tmp_path / "clone"))
-        failed, _ = project.deploy()
-        assert f"{tmp_path}/clone is the clone that this front" in failed["10.77.1.21"]
-        assert not (tmp_path / "clone" / ".deployed.json").exists()
-
-
 def _add_what_takes_a_while(project):
     path = project.folder / "large"
     path.write_bytes(random.Random(7).randbytes(60_000_000))
@@ -253,13 +240,6 @@ def test_a_set_up_that_is_interrupted_ends_on_its_host(project, lan):
     running.process.send_signal(signal.SIGINT)
     assert running.wait(10) != 0
     until(lambda: lan.actor1.processes() == [], 10)
-
-
-@pytest.mark.slow
-def test_a_set_up_may_be_silent_for_long(project, lan):
-    (lan.actor1.home / "set-up").write_text("time.sleep(40)")
-    project.csv(ACTOR1)
-    assert project.deploy()[0] == {}
 
 
 def test_ignored_files_are_not_copied_even_without_a_git_clone(lan):

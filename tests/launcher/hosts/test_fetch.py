@@ -11,7 +11,6 @@ import time
 import pytest
 from folders import save, whole
 from processes import ROOT
-from supervising import until
 
 from launcher.supervise.run_registry import Record
 
@@ -97,16 +96,6 @@ def test_fetch_downloads_new_files_from_every_host_and_prints_how_much(lan):
     assert "\ndownload incomplete after " in said
 
 
-def test_two_fetches_at_once_do_not_interfere(lan):
-    here, _ = _record(lan), _make(lan)
-    before = lan.laptop.bytes_received()
-    two = [lan.laptop.start(*_FRONTEND, "--fetch") for _ in range(2)]
-    assert [each.wait(60) for each in two] == [0, 0], two[0].printed() + two[1].printed()
-    assert lan.laptop.bytes_received() - before < 18_000_000, "nothing is transferred twice"
-    assert len(list((here / "checkpoints").glob("[0-9]*"))) == 2
-    assert whole(here)
-
-
 _PUSH = f"""
 from pathlib import Path
 from launcher.hosts.fetch import push_folder
@@ -133,28 +122,23 @@ def test_push_uploads_to_another_host_what_it_lacks(lan):
     assert (there / "metrics.jsonl").read_text() == '{"frames": 1}\n'
 
 
-@pytest.mark.slow
-def test_the_mirrored_folder_can_be_tested_after_the_learners_host_is_lost(lan):
-    rows = f"job,ip,tf_port\nlearner,{_LEARNER},8001\nactor,{_ACTOR},\n"
-    lan.laptop.path("/root/workers.csv").write_text(rows)
-    run = lan.laptop.start(
-        *(*_FRONTEND, "--workers_csv_path=/root/workers.csv", "--logdir=/root/run"),
-        *("--level_name=catch", "--save_checkpoint_secs=3", "--total_environment_frames=1e9"),
-        *("--mirror_logdir", "--skip_check"),
+def test_checkpoints_of_another_run_replace_those_of_the_host_once(lan):
+    """A member of a population has taken them; the host's own ones have higher numbers."""
+    here, there = lan.laptop.path("/root/run"), lan.learner2.path("/root/there/run")
+    save(here / "checkpoints" / "0000000100", os.urandom(1_000), 1.0)
+    (here / "checkpoints" / "taken-1").touch()
+    save(there / "checkpoints" / "0000000200", os.urandom(1_000), 1.0)
+    script = _PUSH.replace("push_folder", "restore_if_missing").replace(
+        "print(done.bytes, done.files, done.checkpoints)", "print(done)"
     )
-    here = lan.laptop.path("/root/run")
-    until(lambda: len(list(here.glob("checkpoints/[0-9]*"))) > 1, 120)
-    assert (here / "settings.json").exists()
-    lan.learner1.kill_all()
-    newest = max(path.name for path in here.glob("checkpoints/[0-9]*"))
-    run.until("mirroring failed: .*; retry in 20 s", 60)
-    run.kill()
-    ran = lan.laptop.run(
-        *(sys.executable, str(ROOT / "experiment.py"), "--mode=test", "--logdir=/root/run"),
-        timeout=100,
-    )
-    assert str(int(newest)) in ran.stdout.replace(",", ""), ran.stdout
-    assert whole(here)
+    for expected in ("True", "False"):
+        ran = lan.laptop.run(sys.executable, "-c", script, env={"PYTHONPATH": str(ROOT)})
+        assert ran.stdout.split()[-1] == expected, ran.stdout
+        assert sorted(p.name for p in (there / "checkpoints").iterdir()) == [
+            "0000000100",
+            "taken-1",
+        ]
+        assert whole(there)
 
 
 @pytest.mark.slow

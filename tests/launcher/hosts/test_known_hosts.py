@@ -3,18 +3,12 @@
 import re
 import stat
 import subprocess
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import paramiko
 import pytest
-from processes import ROOT, wait
 from ssh_user import connect, needs_sshd, says
 
-from launcher.hosts import known_hosts
-from launcher.hosts.ssh_config import HostUnavailable, Settings, Target, find_route
+from launcher.hosts.ssh_config import HostUnavailable, Settings, Target
 from launcher.plan.request import Request, UserError
 from launcher.plan.settings import LauncherConfig
 
@@ -72,51 +66,6 @@ def test_a_new_host_is_trusted_at_first_use_if_that_is_wanted(ssh_user):
     ssh_user.enters(server, path)
     found = ["ssh-keygen", "-F", f"[127.0.0.1]:{server.port}", "-f", ssh_user.known]
     assert subprocess.run(found, check=False, stdout=subprocess.DEVNULL).returncode == 0
-
-
-def test_many_processes_that_meet_hosts_at_once_write_complete_lines_once(ssh_user, monkeypatch):
-    ssh_user.wants("Host *", "  HashKnownHosts yes")
-    ssh_user.known.write_text(
-        "old.example ssh-ed25519 AAAA"
-    )  # no newline at the end, as some editors leave it
-    host_keys = [paramiko.ECDSAKey.generate() for _ in range(4)]
-    program = (
-        "import sys, paramiko\n"
-        "from launcher.hosts import known_hosts\n"
-        "from launcher.hosts.ssh_config import *\n"
-        "route = find_route(Target(sys.argv[1]), Settings(sys.argv[2], True))\n"
-        "key = paramiko.RSAKey.generate(1024)\n"
-        "known_hosts.verify(route, key)\n"
-    )
-    other = subprocess.Popen(
-        [sys.executable, "-c", program, "other.example", ssh_user.config], cwd=ROOT
-    )
-    ways = [
-        find_route(Target(f"node-{i}"), Settings(str(ssh_user.config), True)) for i in range(25)
-    ]
-
-    look = known_hosts._is_known
-
-    def look_slowly(way, key):
-        found = look(way, key)
-        time.sleep(0.005)  # long enough for another thread to write in between
-        return found
-
-    monkeypatch.setattr(known_hosts, "_is_known", look_slowly)
-
-    def meet(number):
-        known_hosts.verify(ways[number // 8], host_keys[number // 8 % 4])
-
-    with ThreadPoolExecutor(20) as pool:
-        list(pool.map(meet, range(200)))
-    assert wait(other, 20) == 0
-    lines = ssh_user.known.read_text().splitlines()
-    assert len(lines) == 1 + 25 + 1
-    assert "node-" not in ssh_user.known.read_text(), "names are hidden"
-    for name in ("node-7", "node-24", "other.example"):
-        assert len(known_hosts.find_entries(find_route(Target(name), ssh_user.settings))) == 1
-        found = ["ssh-keygen", "-F", name, "-f", ssh_user.known]
-        assert subprocess.run(found, check=False, stdout=subprocess.DEVNULL).returncode == 0
 
 
 def test_another_key_than_before_is_refused_even_if_new_hosts_are_accepted(ssh_user):

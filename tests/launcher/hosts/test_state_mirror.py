@@ -1,8 +1,6 @@
 """Tests of the copies of states and logs, which several frontends may write at the same time."""
 
 import base64
-import dataclasses
-import os
 import threading
 import time
 import types
@@ -11,10 +9,7 @@ import pytest
 from supervising import until
 
 from launcher.follow.connected_run import ConnectedRun
-from launcher.hosts.remote_node import RemoteNode
-from launcher.hosts.ssh_config import Settings, Target
 from launcher.hosts.state_mirror import StateMirror
-from launcher.supervise import run_registry
 from launcher.supervise.run_registry import Record, Run, boot_id
 
 ACTOR = {"name": "actor-0", "job": "actor", "host": "there", "place": "there", "log": "/l"}
@@ -83,29 +78,6 @@ def test_a_copy_that_was_replaced_is_followed_from_its_end(copied):
     assert copy.read_bytes() == b"brought whole"
 
 
-def test_closing_a_connection_does_not_report_the_host_as_lost(run, tmp_path, monkeypatch):
-    """Another frontend that is still connected would take the host for unreachable."""
-    run.record_contact("there")
-    config = tmp_path / "config"
-    config.touch()
-    there = RemoteNode("there", Target("127.0.0.1"), Settings(str(config)), [])
-
-    class Agent:
-        lost, error = threading.Event(), "the connection was closed"
-
-        def close(self, why):
-            self.lost.set()
-
-    monkeypatch.setattr(there, "_agent", Agent())
-    there.stay_connected(StateMirror(run, Hosts(), {}))
-    thread = next(each for each in threading.enumerate() if each.name == "keep there")
-    assert thread.is_alive()
-    there.close()
-    thread.join(10)
-    assert not thread.is_alive()
-    assert run.why_away("there") == ""
-
-
 @pytest.mark.parametrize(("why", "over"), [("", []), ("the connection was lost", ["there"])])
 def test_a_host_that_another_frontend_left_is_not_unreachable_for_one_that_stops_the_run(
     run, why, over
@@ -153,28 +125,3 @@ def test_contacts_of_another_frontend_do_not_count_as_those_of_this_one(run):
     hosts = types.SimpleNamespace(remote_nodes=nodes, stay_connected=stay_connected)
     ConnectedRun(run, hosts).watch_hosts()
     assert reports == ["there"]
-
-
-def test_reports_of_hosts_parse_the_record_once_until_another_frontend_replaces_it(
-    run, monkeypatch
-):
-    """It has a megabyte if the run has thousands of processes."""
-    parse, parsed = run_registry._parse_record, []
-    monkeypatch.setattr(
-        run_registry, "_parse_record", lambda content: parsed.append(1) or parse(content)
-    )
-    run = Run(run.name, run.folder.parent)  # as another program does
-    path, state = run.folder / "run.json", ACTOR | {"state": "running"}
-    os.utime(path, (1.0, 1.0))
-    mirror = StateMirror(run, Hosts(), {})
-    for _ in range(9):
-        mirror.on_states("there", {"actor-0": state})
-    assert len(parsed) == 1
-    moved = dataclasses.replace(run.record, processes=[ACTOR | {"place": "here"}])
-    Run(run.name, run.folder.parent).write_record(moved)
-    os.utime(path, (1.0, 2.0))  # a new file is parsed each time
-    for _ in range(9):
-        mirror.on_states("there", {"actor-0": state | {"state": "ended"}})
-        mirror.on_states("here", {"actor-0": state | {"state": "saving"}})
-    assert len(parsed) == 2
-    assert run.states()["actor-0"].state == "saving", "it runs on that host now"

@@ -206,17 +206,6 @@ def test_a_second_ctrl_c_ends_all_at_once_also_if_the_temporary_folder_is_full(b
     _until_gone(pids)
 
 
-@pytest.mark.slow
-def test_a_run_that_ends_while_the_temporary_folder_is_full_has_not_failed(begin, tmp_path):
-    run = begin(f"print('trains')\n{WAITS}", ACTOR)
-    run.until("trains")
-    _everything(run)
-    (folder,) = run.temporary.iterdir()
-    _block(folder / "learners" / "state.json")
-    (tmp_path / "go").touch()
-    assert (run.wait(10), run.printed()) == (0, "trains\n")
-
-
 def test_a_closed_stdout_does_not_send_the_output_into_another_file(begin, tmp_path):
     shell = ("bash", "-c", 'exec "$@" >&- 2>&-', "bash")
     run = begin(f"print('x' * 1000)\n{WAITS}", ACTOR, shell=shell)
@@ -226,34 +215,6 @@ def test_a_closed_stdout_does_not_send_the_output_into_another_file(begin, tmp_p
     assert lock.stat().st_size == 0
     (tmp_path / "go").touch()
     assert run.wait(10) == 0
-
-
-@pytest.fixture
-def unread(begin, tmp_path):
-    """Start a run that prints into a pipe which is full and never read."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    chatty = LEARNER.replace("time.sleep(60)", "[print('x' * 9999) for _ in range(10**6)]")
-    yield begin(chatty, ACTOR, shell=("bash", "-c", f'exec "$@" >{pipe} 2>&1', "bash"))
-    os.close(reader)
-
-
-@pytest.mark.slow
-def test_ctrl_c_saves_although_the_output_is_not_read(unread):
-    pids = _everything(unread)
-    time.sleep(3)
-    unread.process.send_signal(signal.SIGINT)
-    assert unread.wait(20) == 130
-    _until_gone(pids)
-
-
-@pytest.mark.slow
-def test_kill_9_leaves_no_process_although_the_output_is_not_read(unread):
-    pids = _everything(unread)
-    time.sleep(3)
-    unread.kill()
-    _until_gone(pids)
 
 
 def test_an_actor_that_crashes_is_restarted_and_the_screen_says_why(begin):

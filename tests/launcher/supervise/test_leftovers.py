@@ -15,13 +15,12 @@ import pytest
 from processes import ROOT
 from supervising import Supervised, until
 
-from launcher.supervise import leftovers, mpirun, procfs, run_registry
+from launcher.supervise import leftovers, procfs, run_registry
 from launcher.supervise.json_files import write_json
 from launcher.supervise.leftovers import remove_leftovers, remove_shared_parameters
 
 HOST, UID = socket.gethostname(), os.geteuid()
 DEAD = 4_194_305  # a pid that no process has: the kernel's limit is below it
-MPIRUN = mpirun.find(sys.executable)
 
 
 def _make(path, age=60.0, content=b"x"):
@@ -131,15 +130,6 @@ def test_a_link_of_another_user_leads_to_no_removal(tmp_path, shared, linked):
     assert precious.exists()
 
 
-def test_the_age_of_a_process_is_known():
-    now = time.time()
-    with subprocess.Popen(["sleep", "60"]) as process:
-        begun = leftovers._time_of([procfs.start_time(process.pid)])
-        process.kill()
-    assert begun == pytest.approx(now, abs=5)
-    assert leftovers._time_of([]) == float("inf")
-
-
 def test_nothing_is_removed_where_processes_cannot_be_seen(tmp_path, shared, monkeypatch):
     """A container may share its machine's memory and folders, but sees its own processes."""
     segment = _make(shared / f"sm_segment.{HOST}.{UID}.1.0")
@@ -235,50 +225,3 @@ def test_when_actors_were_killed_their_supervisor_removes_what_they_shared(tmp_p
         assert not left.exists()
     finally:
         actor.end()
-
-
-_RANK = """
-import ctypes, time
-ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL).MPI_Init(None, None)
-print("ready", flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not MPIRUN, reason="there is no mpirun")
-def test_ranks_that_were_killed_leave_nothing_and_a_living_run_keeps_all(tmp_path, monkeypatch):
-    environment = os.environ | mpirun.environment(as_root=True)
-    environment |= {
-        "TMPDIR": str(tmp_path),
-        "LD_LIBRARY_PATH": str(Path(MPIRUN).parents[1] / "lib"),
-    }
-
-    def start():
-        before = set(Path("/dev/shm").glob(f"sm_segment.{HOST}.{UID}.*"))
-        command = mpirun.local_command(MPIRUN, 2, [sys.executable, "-c", _RANK])
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
-        made = set(Path("/dev/shm").glob(f"sm_segment.{HOST}.{UID}.*")) - before
-        pids = [process.pid, *procfs.descendants(process.pid)]
-        mapped = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids)
-        own = {path for path in made if str(path) in mapped}
-        assert len(own) == 2
-        return process, pids, {*own, tmp_path / f"ompi.{process.pid}"}
-
-    (killed, pids, left), (living, _, kept) = start(), start()
-    try:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        killed.wait()
-        assert all(path.exists() for path in left), "this is what there is to remove"
-        monkeypatch.setattr(leftovers, "_LEAST_AGE", 0.0)
-        remove_leftovers(tmp_path)
-        assert not any(path.exists() for path in left)
-        assert all(path.exists() for path in kept)
-        assert living.poll() is None
-    finally:
-        living.terminate()
-        living.wait()
-        for process in (killed, living):
-            process.stdout.close()

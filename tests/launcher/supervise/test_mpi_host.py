@@ -223,20 +223,6 @@ def test_a_host_takes_words_from_the_runs_learners_alone(pair):
     assert "CERTIFICATE_VERIFY_FAILED" in line
 
 
-def test_a_port_that_is_taken_is_named(pair, monkeypatch):
-    own = pair()
-    program = (
-        "import sys; from launcher.supervise import mpi_agent; mpi_agent._PORT_SECONDS = 0.5;"
-        "sys.exit(mpi_agent.main('there'))"
-    )
-    ports = {mpi_agent.PORTS_VARIABLE: json.dumps({"there": ["127.0.0.1", own.port]})}
-    with socket.create_server(("127.0.0.1", own.port)):
-        agent = own.start([sys.executable, "-c", program], PYTHONPATH=str(ROOT), **ports)
-        printed, _ = agent.communicate(timeout=20)
-    assert f"error: cannot wait for there at 127.0.0.1:{own.port}: " in printed
-    assert agent.returncode == 255
-
-
 def test_behind_a_translation_of_addresses_it_listens_everywhere():
     with mpi_agent.listen("192.0.2.99", 0) as listener:
         assert listener.getsockname()[0] == "0.0.0.0"

@@ -4,13 +4,11 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 from deadlines import within
-from processes import ROOT
 from supervising import Supervised, until
 
 from launcher.supervise.process_output import error_lines
@@ -114,30 +112,6 @@ def test_a_start_is_told_the_crash_of_the_last_one_that_had_not_worked(supervise
     assert told.wait() == 1
     lines = [line for line in told.log.read_text().splitlines() if line.startswith("told")]
     assert lines == ["told .", "told crash 0.", "told ."], "the second one had worked"
-
-
-_FAILS_ONCE = """
-import errno, os, pathlib, sys
-from launcher.supervise import child_process, supervisor
-
-real, calls = child_process.start, []
-
-def start(*given, **named):
-    calls.append(1)
-    if len(calls) == 1:
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-    return real(*given, **named)
-
-child_process.start = start
-sys.exit(supervisor.main(pathlib.Path(sys.argv[1])))
-"""
-
-
-def test_a_machine_without_memory_for_a_process_is_asked_again(supervise):
-    told = supervise(["true"], restarts=1, program=_FAILS_ONCE)
-    assert told.wait() == 0
-    assert told.state["restarts"] == 1
-    assert "error: true: Cannot allocate memory" in told.log.read_text()
 
 
 def test_a_program_that_is_not_there_is_named(supervise):
@@ -303,29 +277,6 @@ def test_what_a_process_leaves_behind_ends_with_it(supervise):
     assert not start_time(left)
 
 
-def test_one_that_closes_what_it_prints_to_goes_on(supervise, tmp_path):
-    closes = (
-        "import os, time\nos.close(1); os.close(2); open('closed', 'w')\n"
-        "while not os.path.exists('go'): time.sleep(0.1)"
-    )
-    told = supervise([*PYTHON, closes])
-    until((tmp_path / "closed").exists)
-    time.sleep(1.0)
-    assert told.state["state"] == "running"
-    used = os.times()
-    (tmp_path / "go").touch()
-    assert told.wait() == 0
-    assert os.times().children_user - used.children_user < 0.5, "it does not spin"
-
-
-def test_ctrl_c_in_its_window_ends_it(supervise):
-    told = supervise(STAYS, name="actor-0", leader="learners", restarts=9)
-    told.until_it_says("up")
-    told.process.send_signal(signal.SIGINT)
-    assert told.wait() == 0
-    assert told.state["state"] == "stopped"
-
-
 def test_a_long_log_begins_anew_and_the_one_before_is_kept(supervise):
     told = supervise([*PYTHON, "for i in range(40000): print(i, 'x' * 40)"], log_max_mb=1.0)
     assert told.wait() == 0
@@ -344,17 +295,6 @@ def test_a_second_supervisor_of_the_same_process_goes_away(supervise, tmp_path):
     assert first.process.poll() is None
 
 
-def test_it_imports_nothing_but_pythons_own_library():
-    """It may be copied to a host that has nothing else; so it starts in a blink, too."""
-    program = (
-        "import sys, launcher.supervise.supervisor, launcher.supervise.agent_main; "
-        "print(*sorted({n.split(chr(46))[0] for n in sys.modules}))"
-    )
-    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {program}"
-    printed = subprocess.check_output([sys.executable, "-ES", "-c", program], text=True)
-    assert set(printed.split()) <= {*sys.stdlib_module_names, "launcher", "__main__"}
-
-
 def test_the_last_words_are_the_first_traceback_without_what_others_say_after_it():
     lines = [
         *("a", "Traceback (most recent call last):", '  File "x", line 1', "    f()"),
@@ -364,13 +304,6 @@ def test_the_last_words_are_the_first_traceback_without_what_others_say_after_it
     assert error_lines(["a", "[learner 1] error: taken", "b"]) == ["[learner 1] error: taken"]
     assert error_lines([*"abcdefgh"]) == [*"defgh"]
     assert error_lines([]) == []
-
-
-def test_an_error_without_an_end_of_its_line_is_one(supervise):
-    told = supervise(["sh", "-c", "printf 'error: boom'; exit 3"])
-    assert told.wait() == 3
-    assert told.state["failure"]["lines"] == ["error: boom"]
-    assert "\nerror: boom\n" in "\n" + told.log.read_text()
 
 
 @pytest.mark.parametrize(("reports", "state"), [("{}", "failed"), ('{"ended": true}', "ended")])

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 
 import pytest
 from deadlines import Deadline
@@ -147,17 +146,3 @@ def test_a_window_says_that_the_supervisor_was_killed(shown):
     supervised.process.kill()
     window.until("-- actor-0: its supervisor was killed or crashed --", 5)
     assert wait(window.process, 5) == 0
-
-
-def test_a_window_of_a_silent_process_takes_next_to_no_time(shown):
-    _, window = shown(STAYS, name="actor-0")
-    window.until("up")
-    used = _ticks(window.process.pid)
-    time.sleep(2)
-    assert _ticks(window.process.pid) - used < 10, "hundredths of a second"
-
-
-def _ticks(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])

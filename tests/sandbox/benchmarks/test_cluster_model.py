@@ -18,7 +18,6 @@ from cluster_model import (
     RunShape,
     WorkerSet,
     predict,
-    straggler_efficiency,
 )
 
 # An actor plays 500 steps/s, which take 2.5 core-ms each; a learner trains on 1,000, with 1.5.
@@ -52,11 +51,6 @@ def test_actors_share_the_cores_of_their_host_evenly():
     assert found.limits[0].supply == close(2 / 3 * 3 / 0.0025)
     assert found.limits[1].supply == close(1 / 3 * 3 / 0.0025 + 500)
     assert found.slowest_set == 0
-
-
-def test_learners_share_the_cores_of_their_host():
-    found = predict(plan([("gpu", {"x": 9}), ("gpu", {"y": 9})], gpu=2))
-    assert found.limits[0].learner == close(straggler_efficiency(2) / 0.0015)
 
 
 def test_a_learner_and_actors_on_one_host_share_its_cores():
@@ -105,12 +99,6 @@ def test_learners_on_other_hosts_exchange_gradients():
 def test_learners_in_lockstep_go_as_the_slowest():
     found = predict(plan([("gpu0", {"cpu0": 1}), ("gpu1", {"cpu1": 2})]))
     assert (found.slowest_set, found.total_rate) == (0, close(1000))
-
-
-@pytest.mark.parametrize(("learners", "left"), [(1, 1.0), (2, 0.968), (4, 0.943), (8, 0.928)])
-def test_stragglers_cost_what_drawn_times_cost(learners, left):
-    """The formula agrees with the simulation in sandbox/multi_learner.md."""
-    assert straggler_efficiency(learners) == pytest.approx(left, abs=0.001)
 
 
 @settings(max_examples=30, deadline=None)

@@ -10,7 +10,6 @@ sys.path.append(
 )  # the scripts import each other by short names
 
 import components
-import progress
 
 from impala_mm.algorithms.policy_gradient import settings as ppo_settings
 from impala_mm.algorithms.sac import settings as sac_settings
@@ -109,28 +108,3 @@ def test_an_algorithm_with_rounds_or_its_own_replay_is_measured_with_the_runs_ba
     own = sac_settings.SACSettings(level_name="Pendulum-v1")
     assert components.candidate_batches("training", own) == []
     assert components.candidate_batches("environment", own)
-
-
-def test_what_is_ahead_is_told_by_how_guesses_held(monkeypatch):
-    now = 100.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    estimate = progress.TimeEstimate({"a": 10.0, "b": 20.0, "c": 30.0, "d": 10.0})
-    assert estimate.time_left() == "about 70 s left"
-    now = 120.0  # twice as long as estimated
-    estimate.complete("a", 10.0)
-    estimate.skip("d")
-    assert estimate.time_left() == "about 100 s left"
-    estimate.skip("b")
-    assert estimate.time_left() == "about 60 s left"
-
-
-def test_without_a_terminal_a_line_comes_now_and_then(monkeypatch, capsys):
-    now = 100.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    status_line = progress.StatusLine("components")
-    for second in range(40):
-        now = 100.0 + second
-        status_line(f"{second} of 40")
-    status_line.clear()
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"components: {second} of 40" for second in (0, 15, 30)]

@@ -6,7 +6,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from processes import ROOT, run
 
@@ -133,13 +132,6 @@ def made_of(environment, inference=1e-4, training=3e-4):
     return components.ComponentCosts(environment, inference, training, None, measured, host, found)
 
 
-def test_replays_are_points_too():
-    sweep = throughput.SweepFlags(actors="1", envs="4", places="actor", replays="none,elite:4")
-    points = throughput.make_grid(sweep, batch_size=40)
-    assert [point.replay for point in points] == ["", "elite:4"]
-    assert throughput.replay_mix_of("elite:4") == "queue:0.2,elite:0.8:1000"
-
-
 def test_points_take_turns_and_the_middle_run_of_each_counts():
     sweep = throughput.SweepFlags(actors="1,3", envs="16, 32", places="actor", repeats=3)
     points = throughput.make_grid(sweep)
@@ -163,33 +155,6 @@ def test_points_take_turns_and_the_middle_run_of_each_counts():
 def test_a_grid_that_cannot_be_is_refused_in_a_sentence(wrong, said):
     with pytest.raises(ValueError, match=said):
         throughput.make_grid(throughput.SweepFlags(**wrong), batch_size=8)
-
-
-@pytest.mark.parametrize(
-    ("environments", "sweeps", "kept"),
-    [
-        ([4.0, 4.3], 1, (4.0, 4.3)),  # by 7.5%
-        ([4.0, 4.5, 4.4], 2, (4.5, 4.4)),
-        ([4.0, 5.0, 4.0, 5.0, 5.0], 3, (4.0, 5.0)),  # repeated at most twice
-        ([4.0, 3.5, 3.5], 2, (3.5, 3.5)),  # a lower cost is a change, too
-    ],
-)
-def test_a_sweep_is_made_again_while_components_change_by_more_than_a_tenth(
-    environments, sweeps, kept, capsys
-):
-    measured = iter([made_of(1e-4 * e) for e in environments])
-    made_so_far = []
-
-    def sweep():
-        made_so_far.append(len(made_so_far))
-        return made_so_far[-1]
-
-    found, before, after, count = throughput.sweep_until_steady(
-        sweep, lambda: next(measured), next(measured)
-    )
-    assert (found, count, len(made_so_far)) == (sweeps - 1, sweeps, sweeps)
-    assert (1e4 * before.environment, 1e4 * after.environment) == pytest.approx(kept)
-    assert capsys.readouterr().out.count("repeating the sweep") == sweeps - 1
 
 
 # -- what is printed
@@ -218,18 +183,6 @@ def test_the_table_holds_efficiency_against_the_components(sitting):
     assert "learner's odd 0.002" in printed
 
 
-def test_with_replay_the_table_holds_what_was_trained_on_too():
-    point = throughput_tables.GridPoint("actor", 2, 32, "uniform:4")
-    ran = made(500.0, metrics={"replay_share": 0.8})
-    found = throughput_tables.SweepResults({point: [ran]}, made_of(4e-4), made_of(4e-4), 1, {})
-    row = throughput_tables.format_runs(found).splitlines()[3]
-    assert row.split()[3:6] == ["uniform:4", "2,500", "500"]
-    # 400 + 100 us for a step, and 300 us for each of the five times that it is trained on.
-    assert found.efficiency(point, ran) == pytest.approx(500 * 2000e-6 / 2)
-    # Without the grid's replay, 800 us contain what an algorithm replays with a new step.
-    assert found.efficiency(point._replace(replay=""), ran) == pytest.approx(500 * 800e-6 / 2)
-
-
 def test_peers_are_compared_by_their_middle_runs_and_all_is_kept(sitting, tmp_path):
     printed = throughput_tables.format_peers(sitting)
     assert "2.10x" in printed, "2,100 beside 1,000 steps/s"
@@ -245,23 +198,6 @@ def test_peers_are_compared_by_their_middle_runs_and_all_is_kept(sitting, tmp_pa
 # -- peers
 
 
-@pytest.mark.parametrize(("update", "seconds", "first"), [(64, 0.3, 3.0), (8192, 2.7, 1.0)])
-def test_means_since_the_start_give_the_rate_of_the_last_seconds(update, seconds, first):
-    """The lines are like CleanRL's: rounded down, slower at first, and never quite regular."""
-    took = seconds * np.random.default_rng(3).uniform(0.95, 1.05, size=60)
-    took[:10] *= first
-    ends = np.cumsum(took) - 20
-    lines = [
-        peer_programs.parse_line(
-            f"SPS: {int(update * (k + 1) / (end + 20))}", end + 1000, peer_programs.KNOWN_PATTERNS
-        )
-        for k, end in enumerate(ends)
-    ]
-    window = ends[-1] - ends[40]
-    rate = peer_programs.recent_rate(lines, window + 1e-6)
-    assert rate == pytest.approx(update * 19 / window, rel=0.03)
-
-
 def test_frames_with_those_skipped_are_divided():
     text = (
         "[2026-01-01 10:00:00,123][77] Fps is (10 sec: 3584.6, 60 sec: 3584.6, 300 sec: 3500.1). "
@@ -271,13 +207,6 @@ def test_frames_with_those_skipped_are_divided():
     lines = [peer_programs.parse_line(text.format(4000 * i), 5.0 * i, known) for i in range(1, 6)]
     assert peer_programs.recent_rate(lines, 10.0) == pytest.approx(200), "4,000 frames in 5 s"
     assert peer_programs.parse_line("global_step=64, episodic_return=-21.0", 0.0, known) is None
-
-
-def test_who_printed_too_little_is_not_guessed_at():
-    lines = [peer_programs.CountedLine(float(i), 100.0, True) for i in range(5)]
-    for given in (lines, []):
-        with pytest.raises(peer_programs.PeerFailed, match="too few"):
-            peer_programs.recent_rate(given, 10.0)
 
 
 @pytest.mark.parametrize(

@@ -244,8 +244,6 @@ def test_entries_whose_frames_before_the_unroll_a_teacher_lacks_do_not_count():
     ("name", "flags"),
     [
         ("vmpo", {}),
-        ("impala", {"impact_clip": 0.3, "target_kl_pi_mu": 0.01}),
-        ("dqn", {"normalize_observations": True}),
         ("r2d2", {"burn_in": 2}),
     ],
 )
@@ -270,10 +268,8 @@ def test_a_run_with_a_teacher_is_resumed_without_one(tmp_path, name, flags):
 @pytest.mark.parametrize(
     ("name", "level", "own"),
     [
-        ("impala", "Pendulum-v1", {}),
         ("ppo", "Pendulum-v1", {"minibatches": 1, "epochs": 1}),
         ("sac", "Pendulum-v1", {"compile_updates": False, "updates_per_step": 0.25}),
-        ("dqn", "CartPole-v1", {}),
     ],
 )
 def test_the_learning_rate_of_each_kind_of_student_follows_the_teachers_cost(name, level, own):

@@ -15,7 +15,7 @@ from impala_mm.algorithms.q_learning import value_distributions
 from impala_mm.algorithms.q_learning.network import ActionValues, QNetwork
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.group import SingleLearner
-from tests.helpers import in_process, in_threads
+from tests.helpers import in_process
 from tests.helpers.in_process import tensors
 
 T, B, K, BITS = 3, 8, 2, 4
@@ -174,23 +174,6 @@ def test_errors_are_those_of_steps_that_end_at_their_goal(monkeypatch):
     live = (~e.first[1:] & (batch.weight > 0)).sum(0)
     expected = 0.9 * np.abs(errors).max(0) + 0.1 * np.abs(errors).sum(0) / np.maximum(live, 1)
     np.testing.assert_allclose(priorities, expected, rtol=1e-6)
-
-
-def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch):
-    monkeypatch.setattr(q_learning, "QNetwork", DoubleQ)
-    _choose(monkeypatch, 0)
-
-    def learn(group):
-        algorithm, exchange = _made(
-            group=group, learning_rate=0.01, target_share=0.3, gradients_clipping=0.01
-        )
-        in_process.fill(algorithm.variables.trained, algorithm._target.trainable_variables)
-        batch = tensors(_batch(algorithm), np.arange(B)[in_threads.share_of(group, B)])
-        for _ in range(3):
-            algorithm.update(batch, PROGRESS, exchange)
-        return in_threads.arrays(algorithm.variables.trained)
-
-    in_threads.assert_several_are_one(learn)
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", "sac"])

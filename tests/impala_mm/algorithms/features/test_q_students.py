@@ -8,11 +8,9 @@ from scipy import special
 from impala_mm.algorithms.feature import Reading
 from impala_mm.algorithms.features.teacher import Distillation
 from impala_mm.algorithms.interface import Context
-from impala_mm.algorithms.q_learning import algorithm as q_learning
 from impala_mm.algorithms.q_learning import draws as q_draws
 from impala_mm.algorithms.q_learning import values as q_values
-from impala_mm.distributed.group import SingleLearner
-from tests.helpers import in_process, in_threads
+from tests.helpers import in_process
 from tests.helpers.in_process import tensors
 from tests.impala_mm.algorithms.q_learning import test_q_learning as family
 
@@ -125,23 +123,3 @@ def test_steps_in_hindsight_are_taught_with_the_goals_that_they_have():
     assert np.isfinite(float(found["kl_teacher_pi"]))
     assert priorities.shape == [B]
     assert teacher.seen.shape[:2] == (2, family.T * B)
-
-
-def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch):
-    """With a teacher, and with the cost of recorded actions, in float64."""
-    monkeypatch.setattr(q_learning, "QNetwork", family.DoubleQ)
-
-    def learn(group, cost=0.4):
-        algorithm, exchange = _taught(
-            group, learning_rate=0.01, n_steps=3, distill="policy_and_value", teacher_cost=cost,
-            cql_cost=cost, target_share=0.3, gradients_clipping=0.01, target_period=2,
-        )  # fmt: skip
-        in_process.fill(algorithm.variables.trained, algorithm._target.trainable_variables)
-        mine = np.arange(B)[in_threads.share_of(group, B)]
-        batch = tensors(family._batch(algorithm), mine)
-        for _ in range(3):
-            algorithm.update(batch, PROGRESS, exchange)
-        return in_threads.arrays(algorithm.variables.trained)
-
-    one = in_threads.assert_several_are_one(learn)
-    assert in_threads.largest_change(one, learn(SingleLearner(), 1e-12)) > 1e-3

@@ -71,11 +71,10 @@ def _numbers(algorithm, group="trained"):
     return [v.numpy() for v in getattr(algorithm.variables, group)]
 
 
-@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
-def test_with_popart_the_unit_of_the_rewards_does_not_matter(algorithm):
+def test_with_popart_the_unit_of_the_rewards_does_not_matter():
     """Rewards a million times larger have the same policy, and values a million times larger."""
     plain, large = (
-        _trained(_config(algorithm, value_normalization="popart", reward_scaling=scale))[0]
+        _trained(_config("impala", value_normalization="popart", reward_scaling=scale))[0]
         for scale in (1.0, 1e6)
     )
     for one, other in zip(_numbers(plain), _numbers(large), strict=True):
@@ -85,9 +84,8 @@ def test_with_popart_the_unit_of_the_rewards_does_not_matter(algorithm):
         assert float(one) > 0.1
 
 
-@pytest.mark.parametrize("unit", ["popart", "error"])
-def test_learners_agree_on_the_unit_and_are_one_with_all_columns(unit):
-    config = _config("impala", value_normalization=unit, reward_scaling=30.0)
+def test_learners_agree_on_the_unit_and_are_one_with_all_columns():
+    config = _config("impala", value_normalization="popart", reward_scaling=30.0)
     (one,), several = _trained(config), _trained(config, 2)
     for group in ("trained", "carried", "acting"):
         alone, *both = (_numbers(each, group) for each in (one, *several))
@@ -123,23 +121,6 @@ def test_what_reads_a_policy_gets_values_in_the_unit_of_the_rewards():
     np.testing.assert_allclose(judged[0], np.full([7, COLUMNS], mean + deviation / 2), rtol=1e-5)
     last = tf.nest.map_structure(lambda x: x[-1], batch.unrolls)
     np.testing.assert_allclose(reader.judge(last, batch.start).value, judged[0][-1], rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "estimate"),
-    [
-        *(("impala", estimate) for estimate in ("gae", "vtrace", "n_step")),
-        ("ppo", "vtrace"),
-    ],
-)
-def test_every_estimate_of_advantages_trains_every_algorithm(algorithm, estimate):
-    """They differ from each other already in the first update."""
-    config = _config(algorithm, advantages=estimate, n_steps=2, huber_delta=0.5)
-    other = _config(algorithm, advantages="n_step", n_steps=1, huber_delta=0.5)
-    ours, theirs = (_numbers(_trained(each, updates=1)[0]) for each in (config, other))
-    assert all(np.isfinite(part).all() for part in ours)
-    apart = max(np.abs(a - b).max() for a, b in zip(ours, theirs, strict=True))
-    assert apart > 1e-4
 
 
 def test_a_discount_per_frame_is_one_of_all_the_frames_of_a_step():

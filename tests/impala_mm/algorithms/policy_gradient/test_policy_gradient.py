@@ -400,8 +400,6 @@ COSTS = {"multiplier_speed": 0.1, "target_entropy": 0.6, "target_kl_pi_mu": 0.02
         (2, 1e-9, EXACT | {"minibatch_of": "unrolls", "value_clip": 0.1, "huber_delta": 0.5}),
         (2, 1e-9, EXACT | COSTS | {"algorithm": "awr"}),
         (2, 1e-9, EXACT | COSTS | {"algorithm": "vmpo", "recompute_advantages": False}),
-        (4, 1e-9, EXACT | {"value_normalization": "error", "positive_advantages": True}),
-        (2, 1e-5, {"double": False, "epochs": 1, "minibatches": 1}),
     ],
 )
 def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(

@@ -326,7 +326,13 @@ CASES = KINDS | {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("learners", "kind"), [(4, "none"), *((2, kind) for kind in CASES)])
+@pytest.mark.parametrize(
+    ("learners", "kind"),
+    [
+        *((4, "none"), (2, "categorical")),
+        *(pytest.param(2, kind, marks=pytest.mark.slow) for kind in CASES if kind != "categorical"),
+    ],
+)
 def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch, learners, kind):
     if kind != "single":
         monkeypatch.setattr(q_learning, "QNetwork", DoubleQ)

@@ -176,6 +176,13 @@ def test_the_temperature_moves_towards_the_target_entropy(flags, sign):
     assert np.sign(round(float(algorithm._log_temperature) - np.log(0.5), 6)) == sign
 
 
+def test_a_resumed_run_has_the_fixed_temperature_that_it_is_given_now():
+    algorithm, exchange = _made(temperature=0.5, fixed_temperature=True)
+    algorithm._log_temperature.assign(np.log(0.1))  # as a checkpoint restores it
+    metrics, _ = algorithm.update(tensors(_batch(algorithm)), PROGRESS, exchange)
+    assert float(metrics["temperature"]) == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize(
     ("parts", "numbers"),
     [

@@ -1,0 +1,512 @@
+"""Environments that are a vector already: gymnasium's `VectorEnv`, or an object with its interface.
+
+A vector steps all of its environments at once. How their episodes begin again is stated in its
+metadata["autoreset_mode"] (gymnasium's `AutoresetMode`), and an entry follows from it as below, by
+the step convention of `data/trajectory.py`. A step cannot leave an environment out.
+
+    NEXT_STEP   the step after an end is the reset: nothing has to be done
+    DISABLED    before the step after an end, those that ended are reset; they are stepped with the
+                others by an idle action, and reset again. If all have ended, none is stepped.
+    SAME_STEP   the step that ends an episode returns info["final_obs"], which is the entry, and the
+                next episode's first observation. The next step is idle for that environment, and
+                what it returns is the entry of the reset: nobody learns from the idle step, and its
+                reward counts for the scores alone. Vectors of gymnasium's own are reset after it.
+
+Options and infos are gymnasium's: `reset_mask`, and arrays of E with the mask `_key` for each key.
+"""
+
+import contextlib
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from impala_mm.config.messages import join_lines
+from impala_mm.environments import masks, nests
+from impala_mm.environments.faults import FAILURES, make_fault
+from impala_mm.environments.gym_adapter import find_method
+from impala_mm.environments.gym_vector import NOT_FINITE, RENDER_FPS, blank_step, picture_of
+from impala_mm.environments.levels import MadeLevel
+from impala_mm.environments.masks import nothing_allowed, refuse_unexpected
+from impala_mm.environments.spaces import SpaceConversion, judge_goals
+from impala_mm.environments.types import (
+    BadLevel,
+    Environments,
+    EnvironmentSpec,
+    Episode,
+    Fault,
+    Options,
+    Step,
+)
+
+_NEXT, SAME, _DISABLED = (
+    AutoresetMode.NEXT_STEP,
+    AutoresetMode.SAME_STEP,
+    AutoresetMode.DISABLED,
+)
+_NEEDED = ("num_envs", "single_observation_space", "single_action_space", "reset", "step")
+SEEDS = 2**31
+
+
+def makes_vectors(maker: Callable[..., Any]) -> bool:
+    """Return whether a class or function makes a vector: it takes `num_envs`, or is a VectorEnv."""
+    is_vector = isinstance(maker, type) and issubclass(maker, VectorEnv)
+    return is_vector or _takes(maker, "num_envs")
+
+
+class VectorLevel(MadeLevel):
+    """A level whose vectors a class or function makes."""
+
+    def __init__(self, name: str, make: Callable[..., Any], options: Options, **known: Any):
+        """Make vectors by `make`; the arguments are those of `MadeLevel`.
+
+        `make` is called with num_envs, and with a seed if it takes one: its vector is then reset
+        without one.
+        """
+        super().__init__(name, make, options, **known)
+        self._seeds_at_reset = not _takes(make, "seed")
+        for flag, value, reason in (
+            ("num_action_repeats", max(options.num_action_repeats - 1, 0), "cannot repeat them"),
+            ("discretization", options.discretization != "none", "cannot make choices of them"),
+        ):
+            if value:
+                raise BadLevel(
+                    f"--{flag}={getattr(options, flag)}: {name} is a vector, which takes the "
+                    f"actions of all environments at once, and {flag} {reason}: leave it out, and "
+                    f"let the vector do it"
+                )
+        if taken := {"num_envs", "seed"} & self._kwargs.keys():
+            raise BadLevel(f"--env_kwargs: {min(taken)} is not for it: give --{min(taken)}")
+
+    def open(self, renders: bool, num_envs: int = 1, seed: int = 0) -> "OpenVector":
+        """Return a new vector; BadLevel is raised if it is none of `num_envs` environments."""
+        given = {"num_envs": num_envs, "seed": seed}
+        given = {name: value for name, value in given.items() if _takes(self._make, name)}
+        vector = OpenVector(self._wrapped(self._call(renders, **given)), self._seeds_at_reset)
+        if vector.num_envs != num_envs:
+            vector.close()
+            raise BadLevel(
+                f"{self.name} made a vector of {vector.num_envs} environments, and was asked for "
+                f"{num_envs}: it must make as many as its parameter num_envs says"
+            )
+        return vector
+
+    def make(
+        self, num_envs: int, seed: int, renders: bool = False, workers: int = 0
+    ) -> Environments:
+        """Return a vector of `num_envs` copies."""
+        conversion = self.conversion()
+        opens = functools.partial(self.open, renders, num_envs)
+        return VectorEnvironments(self._spec(conversion), conversion, opens, num_envs, seed)
+
+    def _conversion_of(self, environment: Any, has_masks: bool | None) -> SpaceConversion:
+        conversion = super()._conversion_of(environment, has_masks)
+        return conversion._replace(note=environment.note)
+
+    def _refuse(self, made: Any, maker: str) -> None:
+        what = f"{maker} returned {join_lines(repr(made))[:60]} ({type(made).__name__})"
+        if missing := [name for name in _NEEDED if getattr(made, name, None) is None]:
+            raise BadLevel(
+                f"{what}, and its parameter num_envs asks for a vector of environments: it has no "
+                f"{' and no '.join(missing)}"
+            )
+        mode = _stated_mode(made)
+        if not isinstance(mode, AutoresetMode):
+            modes = ", ".join(f"AutoresetMode.{each.name}" for each in AutoresetMode)
+            stated = "does not say" if mode is None else f"says by {mode!r}"
+            raise BadLevel(
+                f"{what}, which {stated} how its episodes begin again: set "
+                f'metadata["autoreset_mode"] to one of gymnasium.vector\'s {modes}'
+            )
+
+
+class OpenVector:
+    """A vector of environments; its spaces are those of a single one."""
+
+    def __init__(self, vector: Any, takes_seeds: bool = True):
+        """Adapt a vector; without `takes_seeds` it is seeded already."""
+        self.vector, self.takes_seeds = vector, takes_seeds
+        self.observation_space = vector.single_observation_space
+        self.action_space = vector.single_action_space
+        self.num_envs: int = vector.num_envs
+        self.unwrapped: Any = getattr(vector, "unwrapped", vector)
+        self.metadata = getattr(vector, "metadata", None) or {}
+        self.render_mode = getattr(vector, "render_mode", None)
+        self.mode = _stated_mode(vector)
+        # Whether those that ended may be reset alone, before or after a step.
+        self.resets_some = self.mode is _DISABLED or (
+            self.mode is SAME and isinstance(self.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        )
+        self.copied = ""  # the type of the observations that are no NumPy arrays
+
+    @property
+    def note(self) -> str:
+        """What the user has to know of how the vector is played."""
+        notes = []
+        if self.mode is SAME and not self.resets_some:
+            notes += [
+                "resets in the same step: the first step of each later episode is made with an "
+                "idle action, from which nobody learns (a vector that resets in the next step, "
+                "AutoresetMode.NEXT_STEP, has none)"
+            ]
+        if self.copied:
+            notes += [f"returns {self.copied}, which is copied to NumPy arrays in each step"]
+        return "; it ".join(notes)
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        """Return an attribute of the vector, or of its first environment, as masks and goals are.
+
+        Masks of its environments come from all of them.
+        """
+        for each in (self.vector, self.unwrapped):
+            if hasattr(each, name):
+                return getattr(each, name)
+        method = find_method(next(iter(getattr(self.unwrapped, "envs", ())), None), name)
+        if method is None:
+            raise AttributeError(name)
+        return (lambda: list(self.unwrapped.call(name))) if name == masks.METHOD else method
+
+    def reset(
+        self, *, seed: int | None = None, only: np.ndarray | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all environments, or `only` some, bool [E]; number i is seeded with `seed` + i."""
+        seed = seed if self.takes_seeds else None
+        options = None if only is None else {"reset_mask": only.copy()}
+        observation, info = self.vector.reset(seed=seed, options=options)
+        return self._in_numpy(observation), info
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all environments by a nest of [E, ...]."""
+        observation, reward, terminated, truncated, info = self.vector.step(actions)
+        return self._in_numpy(observation), reward, terminated, truncated, info
+
+    def render(self) -> Any:
+        """Return the picture of environment 0, if it draws one."""
+        pictures = self.vector.render()
+        return None if pictures is None or not len(pictures) else pictures[0]
+
+    def close(self) -> None:
+        """Close the vector."""
+        self.vector.close()
+
+    def _in_numpy(self, observation: Any) -> Any:
+        if observation.__class__ is np.ndarray:
+            return observation
+        leaves = nests.flatten(observation)
+        if other := [leaf for leaf in leaves if not isinstance(leaf, np.ndarray)]:
+            kind, device = type(other[0]), getattr(other[0], "device", "")
+            self.copied = f"{kind.__module__}.{kind.__name__}{device and f' on {device}'}"
+        return nests.pack(observation, map(as_numpy, leaves))
+
+
+class VectorEnvironments:
+    """An implementation of `Environments` by a vector, as its level opened it.
+
+    `reset` and `step` return the same arrays each time; they are valid until the next call of
+    either. If the vector raises, or if what it returns for one environment is wrong, all of it is
+    lost: every row is then a fault. The first `rebuild` opens a new one, with new seeds.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        conversion: SpaceConversion,
+        opens: Callable[[int], OpenVector],
+        num_envs: int,
+        seed: int,
+    ):
+        """Open a vector of `num_envs` by `opens`; number i is seeded with `seed` + i."""
+        self.spec = spec
+        self.faults: list[Fault] = []
+        self._opens, self._conversion = opens, conversion
+        self._size, self._seed = num_envs, seed % (SEEDS - num_envs)
+        self._next_seed: int | None = self._seed  # of the next reset
+        opened = opens(self._seed)
+        self._vector: OpenVector | None = opened
+        self.picture_rate = (opened.metadata.get("render_fps") or RENDER_FPS) / spec.action_repeats
+        self._rebuilds = 0
+        self._reopening: BaseException | None = None  # why no vector could be opened
+        self._finished: list[Episode] = []
+        self._now = blank_step(self._size, conversion)
+        self._observation: list[np.ndarray] = nests.flatten(self._now.observation)
+        floats = [array for array in self._observation if array.dtype.kind == "f"]
+        self._numbers = [self._now.reward, *floats]  # which may not be finite
+        self._mask: list[np.ndarray] = nests.flatten(self._now.mask)
+        self._raw_mask = conversion.masks.reader(opened) if conversion.masks else None
+        self._first_mask = [array.copy() for array in self._mask]  # of the episodes that begin
+        self._returns, self._lengths = np.zeros(self._size), np.zeros(self._size, np.int64)
+        self._ended = np.zeros(self._size, bool)  # by the newest step
+        self._some_ended = False
+
+    def reset(self) -> Step:
+        """Reset all environments and drop their running episodes; only the first is seeded."""
+        return self._try(self._reset)
+
+    def step(self, actions: Any) -> Step:
+        """Step each environment, or reset it if its previous step ended an episode."""
+        self._reopening = None
+        return self._try(self._step, actions)
+
+    def rebuild(self, environment: int) -> Step:
+        """Return an environment of a new vector, as its reset left it, in arrays of length 1.
+
+        The first call after a fault opens the vector; if that fails, the others fail as well.
+        """
+        if self._reopening:
+            raise self._reopening
+        if self._vector is None:
+            try:
+                self._reopen()
+            except FAILURES as error:
+                self._vector, self._reopening = None, error
+                raise
+        rows = [array[environment, None].copy() for array in nests.flatten(self._now)]
+        return Step(*nests.pack(tuple(self._now), rows))
+
+    def episodes(self) -> list[Episode]:
+        """Return the episodes that ended since the last call, each as training episode and game."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def picture(self) -> np.ndarray:
+        """Return the picture that environment 0 draws, or else its observation as a picture."""
+        return picture_of(self.spec.level_name, self._vector, self._observation)
+
+    def judge_goals(
+        self, environment: int, achieved: np.ndarray, desired: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return what the vector, or one of its environments, says of goals: see `spaces`."""
+        if self._vector is None:
+            raise BadLevel(f"{self.spec.level_name} is broken")
+        return judge_goals(self.spec.level_name, self._vector, achieved, desired)
+
+    def close(self) -> None:
+        """Close the vector."""
+        if self._vector:
+            with contextlib.suppress(Exception):
+                self._vector.close()
+        self._vector = None
+
+    def _try(self, call: Callable[..., None], *arguments: Any) -> Step:
+        """Return the step that a call writes; if it raises, mark all environments as broken."""
+        vector = self._vector
+        if vector is None:
+            return self._blank()
+        try:
+            call(vector, *arguments)
+        except FAILURES as error:
+            named = f"all {self._size} environments of {self.spec.level_name}"
+            called = vector.vector, "step" if arguments else "reset"
+            self.faults.append(make_fault(named, error, called=called))
+            self.close()
+            return self._blank()
+        return self._now
+
+    def _reset(self, vector: OpenVector) -> None:
+        seed, self._next_seed = self._next_seed, None
+        raw, info = vector.reset(seed=seed)
+        self._returns.fill(0)
+        self._lengths.fill(0)
+        self._begin(np.ones(self._size, bool), raw, info)
+        self._end(vector, info)
+
+    def _step(self, vector: OpenVector, actions: Any) -> None:
+        """Step all environments; those that ended begin their next episode."""
+        begins = self._ended.copy() if self._some_ended else None
+        if begins is not None:
+            if vector.mode is _DISABLED or (vector.resets_some and begins.all()):
+                self._begin(begins, *vector.reset(only=begins))
+                self._first_mask = self._mask
+            if vector.resets_some and begins.all():
+                self._end(vector, {})
+                return
+            actions = self._with_idle(actions, begins)
+        info = self._put(vector, *vector.step(self.spec.actions.as_batch(actions)))
+        if begins is not None:
+            self._begin_after(vector, begins)
+        self._end(vector, info)
+
+    def _put(
+        self, vector: OpenVector, raw: Any, rewards: Any, terminated: Any, truncated: Any, info: Any
+    ) -> Any:
+        """Write what a step returned to the rows of all environments; return the info."""
+        now = self._now
+        now.reward[:] = self._column("rewards", rewards)
+        now.terminated[:] = self._column("terminated", terminated)
+        now.truncated[:] = self._column("truncated", truncated)
+        now.first.fill(False)
+        parts = self._conversion.observation.read_all(raw, self._size)
+        for array, part in zip(self._observation, parts, strict=True):
+            array[...] = part
+        if masks := self._conversion.masks:
+            which = np.ones(self._size, bool)
+            if vector.mode is not SAME:  # else the next episode has begun, which needs a mask
+                which &= ~now.terminated
+                which &= ~now.truncated | masks.offered(info, self._size)
+            self._read_masks(raw, info, which)
+            for array in self._mask:
+                array[~which] = True
+        elif info:
+            refuse_unexpected(info)
+        return info
+
+    def _begin(self, which: np.ndarray, raw: Any, info: Any) -> None:
+        """Write a reset to the rows of those environments that `which`, bool [E], selects."""
+        now = self._now
+        for array in (now.reward, now.terminated, now.truncated):
+            array[which] = 0
+        now.first[which] = True
+        rows = nests.row(raw, which)
+        parts = self._conversion.observation.read_all(rows, int(which.sum()))
+        for array, part in zip(self._observation, parts, strict=True):
+            array[which] = part
+        self._read_masks(raw, info, which)
+
+    def _begin_after(self, vector: OpenVector, begins: np.ndarray) -> None:
+        """Make entries of resets of those rows of a step whose environments had ended before it."""
+        now = self._now
+        over = (now.terminated | now.truncated) & begins
+        if vector.mode is _NEXT and over.any():
+            raise ValueError(
+                f"environment {over.argmax()} ended an episode, and again in the step after it, "
+                f"which is its reset by AutoresetMode.NEXT_STEP"
+            )
+        if vector.resets_some:
+            self._begin(begins, *vector.reset(only=begins))
+        elif vector.mode is SAME:
+            # An episode that an idle step ended was nobody's: the row shows the one after it.
+            self._returns[begins & ~over] = now.reward[begins & ~over]
+        for array in (now.reward, now.terminated, now.truncated):
+            array[begins] = 0
+        now.first[begins] = True
+
+    def _end(self, vector: OpenVector, info: Any) -> None:
+        """Add the newest step to the statistics, and complete the rows of episodes that ended."""
+        now, ended = self._now, self._ended
+        self._check_finite()
+        self._returns += now.reward
+        self._lengths += ~now.first
+        np.logical_or(now.terminated, now.truncated, out=ended)
+        self._some_ended = bool(ended.any())
+        if self._some_ended:
+            if vector.mode is SAME:
+                self._first_mask = [array.copy() for array in self._mask]
+                self._put_last(info)
+            for i in np.flatnonzero(ended).tolist():
+                result = float(self._returns[i]), int(self._lengths[i])
+                self._finished += [Episode(i, whole_game, *result) for whole_game in (False, True)]
+                self._returns[i] = self._lengths[i] = 0
+        if masks := self._conversion.masks:
+            for array in self._mask:
+                array[now.terminated] = True
+            for i, number, name in masks.without_choice(self._mask):
+                if now.truncated[i]:
+                    self._mask[number][i] = True
+                    continue
+                when = "its reset" if now.first[i] else f"step {self._lengths[i]} of its episode"
+                raise ValueError(f"environment {i}: {nothing_allowed(name, when)}")
+
+    def _put_last(self, info: Any) -> None:
+        """Write the last observations of episodes whose next ones have begun in the same step."""
+        last = info.get("final_obs", info.get("final_observation"))
+        for i in np.flatnonzero(self._ended).tolist():
+            one = None if last is None else nests.row(last, i)
+            if one is not None:
+                one = nests.pack(one, map(as_numpy, nests.flatten(one)))
+                self._conversion.observation.write(one, self._observation, i)
+                masks = self._conversion.masks
+                mask = masks.read_last(one, info.get("final_info"), i) if masks else None
+                for k, array in enumerate(self._mask):
+                    array[i] = mask[k] if mask else True
+            elif not self._now.terminated[i]:  # else nobody learns from it
+                raise ValueError(
+                    f'environment {i} was truncated, and info["final_obs"] has no last observation '
+                    f"of it, whose value counts: a vector of AutoresetMode.SAME_STEP must return it"
+                )
+
+    def _with_idle(self, actions: Any, which: np.ndarray) -> Any:
+        """Return actions with an idle one for some environments: zeros, or the first allowed."""
+        specs, masks = self.spec.actions, iter(self._first_mask)
+        leaves = [np.array(leaf) for leaf in nests.flatten(specs.as_arrays(actions))]
+        for part, leaf in zip(specs.leaves, leaves, strict=True):
+            leaf[which] = 0
+            if self._first_mask and part.choices:
+                each = np.split(next(masks)[which], np.cumsum(part.choices)[:-1], axis=1)
+                allowed = np.stack([mask.argmax(1) for mask in each], axis=1)  # [N, K]
+                leaf[which] = allowed.reshape(-1, *part.shape)
+        return specs.pack(leaves)
+
+    def _column(self, name: str, returned: Any) -> np.ndarray:
+        """Return one of the results that have a number for each environment."""
+        column = as_numpy(returned)
+        if column.shape != (self._size,):
+            raise ValueError(f"{name} of shape {list(column.shape)}, which must be [{self._size}]")
+        return column
+
+    def _read_masks(self, raw: Any, info: Any, which: np.ndarray) -> None:
+        """Write the masks of `which` environments, bool [E]."""
+        masks = self._conversion.masks
+        if not masks or not self._raw_mask:
+            refuse_unexpected(info)
+        elif which.any():
+            offered = masks.offered(info, self._size)
+            parts = masks.read_all(self._raw_mask(raw, info), which, offered)
+            for array, part in zip(self._mask, parts, strict=True):
+                array[which] = part
+
+    def _check_finite(self) -> None:
+        for array in self._numbers:
+            flat = array.reshape(-1)
+            # For a few numbers, ten times as fast as to look at each; a square may be infinite.
+            if not math.isfinite(flat.dot(flat)) and not np.isfinite(array).all():
+                i = int((~np.isfinite(array)).reshape(self._size, -1).any(1).argmax())
+                what = f"the reward {array[i]}" if array is self._now.reward else NOT_FINITE
+                raise ValueError(f"environment {i} returned {what}")
+
+    def _reopen(self) -> None:
+        """Open and reset a new vector with new seeds; raise what it raises."""
+        self._rebuilds += 1
+        words = np.random.SeedSequence([self._seed, self._rebuilds]).generate_state(1)
+        self._next_seed = int(words[0]) % (SEEDS - self._size)
+        self._vector = self._opens(self._next_seed)
+        if masks := self._conversion.masks:
+            self._raw_mask = masks.reader(self._vector)
+        self._now.fault.fill(False)
+        self._reset(self._vector)
+
+    def _blank(self) -> Step:
+        """Return the step while there is no vector: zeros, with `first`, `fault` and masks set."""
+        for array in nests.flatten(self._now):
+            array.fill(0)
+        for array in (self._now.first, self._now.fault, *self._mask):
+            array.fill(True)
+        return self._now
+
+
+def as_numpy(array: Any) -> np.ndarray:
+    """Return an array of any library and device as NumPy's; it is copied from a device."""
+    if isinstance(array, np.ndarray):
+        return array
+    if hasattr(array, "cpu"):  # a tensor of torch
+        array = array.cpu()
+    try:
+        return np.asarray(array)
+    except TypeError:  # a GPU's, which must be told where to
+        return np.from_dlpack(array, device="cpu")
+
+
+def _stated_mode(vector: Any) -> Any:
+    """Return how a vector says that its episodes begin again; None if it does not."""
+    return (getattr(vector, "metadata", None) or {}).get("autoreset_mode")
+
+
+def _takes(maker: Callable[..., Any], name: str) -> bool:
+    """Return whether a class or function has this parameter."""
+    try:
+        return name in inspect.signature(maker).parameters
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False

@@ -1,0 +1,152 @@
+"""Experiments as real processes: kills of every kind, and one that learns.
+
+Learners and actors are stand-ins for experiment.py, but for the last test.
+"""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+from cluster import FRONTEND
+from far_cluster import FarCluster
+from processes import Process
+from supervising import until
+
+from launcher.supervise import file_lock
+from launcher.supervise.json_files import read_json
+
+SWEEP = """
+total_environment_frames = 2000
+level_name = "catch"
+[axes]
+learning_rate = [0.1, 0.3, 0.2]
+[search]
+at_once = 2
+[needs]
+actors = 1
+"""
+
+
+def journal(folder, event):
+    """Return the rows of an event in an experiment's journal."""
+    path = folder / "experiment.jsonl"
+    rows = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    return [row for row in rows if row["event"] == event]
+
+
+def test_an_experiment_survives_kills_of_its_process_and_of_a_trial(cluster):
+    (cluster.folder / "sweep.toml").write_text(SWEEP)
+    sweep = cluster.folder / "sweep"
+    learner, actor = (f"{job},localhost,,{cluster.program}" for job in ("learner", "actor"))
+    csv = cluster.csv(*[learner, actor] * 2)
+    command = (
+        f"--experiment={cluster.folder}/sweep.toml",
+        f"--logdir={sweep}",
+        csv,
+        "--skip_check",
+    )
+
+    def start():
+        return Process(*FRONTEND, *command, **cluster.environment, TOLD="trial")
+
+    holds = [sweep / "trials" / name / "hold" for name in ("000", "001")]
+    for hold in holds:
+        hold.parent.mkdir(parents=True)
+        hold.touch()
+    first = start()
+    first.until("trial 1 starts on localhost: learning_rate=0.3")
+    learner = cluster.state.parent / "sweep-000" / "learners" / "state.json"
+    until(lambda: read_json(learner).get("process"), 60)
+    first.process.kill()
+    first.wait(20)
+    os.kill(read_json(learner)["process"][0], signal.SIGKILL)  # its supervisor restarts it
+    code, printed = cluster.ask(*command, "--batch_size=3")
+    assert code == 2
+    assert "batch_size is 3 and was unset: undo the change" in printed
+    second = start()
+    until(lambda: read_json(learner).get("restarts") == 1, 60)
+    until(lambda: file_lock.is_held(sweep / "experiment.lock"), 60)
+    code, printed = cluster.ask(*command[:1], csv, f"--logdir={cluster.folder}/other")
+    assert code == 2
+    assert f"another experiment is running on this machine, in {sweep}" in printed
+    for hold in holds:
+        hold.unlink()
+    assert second.wait(120) == 0, second.printed()
+    assert len(journal(sweep, "started")) == 3, "trials that were running are not started again"
+    assert {row["trial"]: row["score"] for row in journal(sweep, "ended")} == {
+        0: 200.0,
+        1: 600.0,
+        2: 400.0,
+    }
+    assert "best: trial 1 with return 600.00" in second.printed()
+    assert "learning_rate = 0.3" in (sweep / "trials" / "001" / "trial.toml").read_text()
+    assert not list(cluster.state.parent.glob("*/run.json")), "no record of a trial is left"
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_all_trials_and_the_same_command_resumes_them(cluster):
+    (cluster.folder / "sweep.toml").write_text(SWEEP)
+    sweep = cluster.folder / "sweep"
+    csv = cluster.csv(*[f"{job},localhost,,{cluster.program}" for job in ("learner", "actor")])
+    command = (
+        f"--experiment={cluster.folder}/sweep.toml",
+        f"--logdir={sweep}",
+        csv,
+        "--skip_check",
+    )
+    first = Process(*FRONTEND, *command, **cluster.environment, TOLD="trial")
+    metrics = sweep / "trials" / "000" / "metrics.jsonl"
+    until(lambda: metrics.exists() and metrics.read_text().count("\n") > 3, 60)
+    first.process.send_signal(signal.SIGINT)
+    assert first.wait(60) == 130, first.printed()
+    assert "the same command goes on" in first.printed()
+    frames = journal(sweep, "stopped")[0]["frames"]
+    assert 1000 < frames < 2000
+    rows = metrics.read_text().count("\n")
+    second = Process(*FRONTEND, *command, **cluster.environment, TOLD="trial")
+    assert second.wait(180) == 0, second.printed()
+    again = [json.loads(line)["frames"] for line in metrics.read_text().splitlines()[rows:]]
+    assert max(again) == 2000
+    assert [row["trial"] for row in journal(sweep, "ended")] == [0, 1, 2]
+    code, printed = cluster.ask(*command)
+    assert code == 0
+    assert "3 trials: 3 ended" in printed
+
+
+@pytest.mark.slow
+def test_trials_of_a_lost_host_go_on_elsewhere(lan):
+    far = FarCluster(lan)
+    laptop = lan.laptop
+    laptop.path("/root/sweep.toml").write_text(SWEEP.replace("2000", "8000"))
+    rows = [far.row(job, name) for name in ("learner1", "learner2") for job in ("learner", "actor")]
+    command = (*FRONTEND, "--experiment=/root/sweep.toml", "--logdir=/root/sweep", far.csv(*rows))
+    command += ("--skip_check", "--lost_secs=10", "--env", "TOLD=trial")
+    running = laptop.start(*command)
+    running.until(r"trial 1 starts on 10\.77\.1\.12", 60)
+    sweep = laptop.path("/root/sweep")
+    for name in ("000", "001"):
+        metrics = sweep / "trials" / name / "metrics.jsonl"
+        until(lambda path=metrics: path.exists() and path.read_text().count("\n") > 3, 90)
+    lan.learner2.kill_all()
+    lan.learner2.cut()
+    running.until(r"10\.77\.1\.12.* cannot be reached: its trials go back to the queue", 120)
+    running.until(r"trial 1 starts again on 10\.77\.1\.11", 200)
+    assert running.wait(300) == 0, running.printed()
+    assert re.search(r"trial 1 lost after [1-9][\d,]* frames", running.printed())
+    assert sorted(row["trial"] for row in journal(sweep, "ended")) == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_seeds_and_learning_rates_of_cartpole(cluster):
+    (cluster.folder / "sweep.toml").write_text(
+        'preset = "classic-ppo"\ntotal_environment_frames = 2e4\n'
+        "[axes]\nlearning_rate = [1e-5, 1e-3]\nseed = [1, 2]\n[needs]\nactors = 1\n"
+    )
+    flags = (f"--experiment={cluster.folder}/sweep.toml", f"--logdir={cluster.folder}/sweep")
+    running = Process(*FRONTEND, *flags, **cluster.environment)
+    assert running.wait(900) == 0, running.printed()
+    ended = {row["trial"]: row["score"] for row in journal(cluster.folder / "sweep", "ended")}
+    assert sorted(ended) == [0, 1, 2, 3]
+    assert min(ended[2], ended[3]) > 1.5 * max(ended[0], ended[1]), "the higher rate learns"

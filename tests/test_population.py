@@ -1,0 +1,67 @@
+"""A population of real runs, whose own process is killed in the middle of an exchange."""
+
+import json
+
+import pytest
+from cluster import FRONTEND
+from processes import Process
+from supervising import until
+
+from impala_mm.records import checkpoint, run_folder
+from impala_mm.records.run_contents import read_records
+
+POPULATION = """
+level_name = "catch"
+total_environment_frames = 2e5
+learning_rate_schedule = "linear"
+[axes]
+learning_rate = {log_uniform = [1e-7, 1e-2]}
+entropy_cost = [0.0, 0.01]
+[search]
+kind = "population"
+trials = 2
+share = 0.5
+exchange_frames = 2e4
+[needs]
+actors = 1
+"""
+
+
+@pytest.mark.slow
+def test_a_member_that_takes_from_another_has_its_values_in_use_after_a_kill(cluster):
+    (cluster.folder / "population.toml").write_text(POPULATION)
+    folder = cluster.folder / "population"
+    members = [folder / "trials" / name for name in ("000", "001")]
+
+    def rows(*events):
+        return [r for r in read_records(folder / "population.jsonl") if r["event"] in events]
+
+    def start():
+        command = (f"--experiment={cluster.folder}/population.toml", f"--logdir={folder}")
+        return Process(*FRONTEND, *command, "--skip_check", **cluster.environment)
+
+    first = start()
+    copied = until(lambda: rows("copied"), 600)[0]
+    first.process.kill()  # while the member saves and stops, or has
+    first.wait(20)
+    taker, giver = members[copied["member"]], members[copied["from"]]
+    before = (taker / "metrics.jsonl").read_bytes()
+    second = start()
+    until(lambda: rows("confirmed", "not confirmed"), 600)
+    second.process.kill()
+    confirmed = rows("confirmed", "not confirmed")[0]
+    assert confirmed["event"] == "confirmed", confirmed["why"]
+    assert rows("took")[0]["values"] == copied["values"]
+    settings, values = run_folder.recorded_settings(taker), copied["values"]
+    assert values != copied["before"]
+    assert {name: settings[name] for name in values} == values
+    rate = values["learning_rate"]
+    assert rate * 0.3 < confirmed["learning_rate"] < rate  # by its schedule, between 2e4 and 1.4e5
+    assert (taker / "metrics.jsonl").read_bytes().startswith(before)
+    again = json.loads((taker / "metrics.jsonl").read_bytes()[len(before) :].splitlines()[0])
+    assert again["frames"] >= copied["frames"]
+    for path in checkpoint.all_in(taker / "checkpoints"):
+        checkpoint.verify(path)
+        assert checkpoint.read(path).frames >= copied["frames"]
+    starts = [len(read_records(member / "starts.jsonl")) for member in (taker, giver)]
+    assert starts == [2, 1]  # the other one was not touched
