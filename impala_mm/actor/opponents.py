@@ -25,7 +25,7 @@ from impala_mm.environments.types import Step
 
 
 class OpponentSettings(NamedTuple):
-    """Who plays against the policies of an actor."""
+    """The players against the policies of an actor."""
 
     weights: Mapping[str, float]  # of --opponents, by name
     load: Callable[[str, int], Player]  # (name, entries) -> a player that is not this policy

@@ -1,4 +1,4 @@
-"""What environments of several agents have in common: PettingZoo's two APIs, and spaces by agent.
+"""Environments of several agents, by PettingZoo's two APIs, with the API of gymnasium.
 
     parallel      all agents act at the same time: `reset` and `step` take and return dicts by agent
                   (`parallel`)
@@ -180,6 +180,8 @@ class TurnGame(SeveralAgents):
         self.columns = {"seats": len(self.agents)}
         self.observation_space, self.action_space = spaces.observation_space, spaces.action_space
         self.seat = 0  # the number of the policy's agent
+        self.over = self._is_cut = False  # whether it has ended, and whether it was truncated
+        self._turn = 0  # the number of the agent whose turn it is
         self._owed: dict[str, float] = {}  # rewards since the agent's last observation
         self._totals: dict[str, float] = {}  # rewards of the game
 
@@ -188,7 +190,7 @@ class TurnGame(SeveralAgents):
         self.environment.reset(seed=seed)
         self.seat = (self.seat + 1) % len(self.agents)
         self._owed, self._totals = (dict.fromkeys(self.agents, 0.0) for _ in range(2))
-        self._skip_ended()
+        self._find_turn()
 
     def move(self, action: Any) -> None:
         """Let the agent act whose turn it is."""
@@ -196,12 +198,7 @@ class TurnGame(SeveralAgents):
         for agent, reward in self.environment.rewards.items():
             self._owed[agent] += reward
             self._totals[agent] += reward
-        self._skip_ended()
-
-    @property
-    def over(self) -> bool:
-        """Whether the policy's agent has ended."""
-        return self._has_ended(self.agents[self.seat])
+        self._find_turn()
 
     @property
     def opponent(self) -> int | None:
@@ -209,9 +206,9 @@ class TurnGame(SeveralAgents):
 
         The agents are numbered from the one after the policy's on.
         """
-        if self.over or (turn := self._turn) == self.seat:
+        if self.over or self._turn == self.seat:
             return None
-        return (turn - self.seat - 1) % len(self.agents)
+        return (self._turn - self.seat - 1) % len(self.agents)
 
     @property
     def score(self) -> float:
@@ -235,8 +232,8 @@ class TurnGame(SeveralAgents):
     def result(self) -> tuple[Any, float, bool, bool, Any]:
         """Return the five values of the policy's step."""
         observation, reward, info = self.look()
-        truncated = self.over and bool(self.environment.truncations.get(self.agents[self.seat]))
-        return observation, reward, self.over and not truncated, truncated, info
+        cut = self.over and self._is_cut
+        return observation, reward, self.over and not cut, cut, info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Begin a game, up to the policy's turn."""
@@ -260,19 +257,21 @@ class TurnGame(SeveralAgents):
             mask = None if mask is None else np.asarray(mask, np.int8)
             self.move(self.action_space.sample(mask))
 
-    @property
-    def _turn(self) -> int:
-        return self.agents.index(self.environment.agent_selection)
+    def _find_turn(self) -> None:
+        """Read whose turn it is; take those of agents that have ended, which do nothing.
 
-    def _has_ended(self, agent: str) -> bool:
-        game = self.environment
-        ended = game.terminations.get(agent, True) or game.truncations.get(agent, True)
-        return bool(ended) or not game.agents
-
-    def _skip_ended(self) -> None:
-        """Take the turns of agents that have ended: they do nothing."""
-        while not self.over and self._has_ended(self.environment.agent_selection):
-            self.environment.step(None)
+        Each attribute is read once: through several wrappers that takes some microseconds.
+        """
+        game, own = self.environment, self.agents[self.seat]
+        while True:
+            present, ended, cut = game.agents, game.terminations, game.truncations
+            self._is_cut = bool(cut.get(own))
+            self.over = not present or bool(ended.get(own, True)) or self._is_cut
+            agent = game.agent_selection
+            if self.over or not (ended.get(agent, True) or cut.get(agent, True)):
+                self._turn = self.agents.index(agent)
+                return
+            game.step(None)
 
 
 def refuse_options(level_name: str, options: Options) -> None:

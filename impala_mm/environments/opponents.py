@@ -1,4 +1,4 @@
-"""Who plays the other agents of environments that take turns: a draw for each game.
+"""The players of the other agents where agents take turns: one is drawn for each game.
 
 `--opponents=self:0.5,past:0.5` names them with their weights:
 
