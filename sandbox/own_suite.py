@@ -40,9 +40,9 @@ class Corridor(gymnasium.Env):
 
 # Mean returns of a random player, and of one who walks straight on.
 _SCORES = {
-    "4": ReferenceScores(random=0.53, human=1.0),
-    "8": ReferenceScores(random=0.28, human=1.0),
-    "16": ReferenceScores(random=0.08, human=1.0),
+    "4": ReferenceScores(low=0.53, high=1.0),
+    "8": ReferenceScores(low=0.28, high=1.0),
+    "16": ReferenceScores(low=0.08, high=1.0),
 }
 
 

@@ -24,7 +24,7 @@ EVERY_FRAME = (
     "--num_action_repeats=1 makes every emulator frame a step; impala_horovod_gym ignored the flag "
     "and repeated each action 4 times: leave it out for that"
 )
-_ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d")  # in a level's name
+_ATARI = re.compile(r"\bALE/|(NoFrameskip|Deterministic)-v\d|^atari57$")  # in a level's name
 _PATH = re.compile(rf"[^,\"]+{re.escape(FILE_SUFFIX)}")
 _WRAPPER = re.compile(r"\s*([^\s,:{]+):([^\s,:{]+)\s*")
 

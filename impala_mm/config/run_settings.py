@@ -26,8 +26,8 @@ class RunSettings:
         text="Environment to train on: the id of a gymnasium or classic gym environment, catch, "
              "memory, tmaze, or my_package:MyEnv-v0, for which my_package is imported; or "
              "my_package:make_env, a function or class that makes the environment. Several, "
-             "separated by commas, train one network on all of them; the actors take them in "
-             "turn.")
+             "separated by commas, or the name of a suite of levels (dmlab, procgen16), train one "
+             "network on all of them; the actors take them in turn.")
     preset: str = flag(
         "", group="Run", own=True, choices=("", *setting_files.preset_names()), several=True,
         scope="start",

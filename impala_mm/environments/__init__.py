@@ -51,7 +51,8 @@ class Level:
 class Suite:
     """Levels that are found and made in one way. A suite overrides `maker`, or `find`."""
 
-    levels: Sequence[str] = ()  # names without the suite's; --test_levels=SUITE plays all of them
+    # Names without the suite's; --test_levels=SUITE and --level_name=SUITE play all of them.
+    levels: Sequence[str] = ()
     scores: Mapping[str, ReferenceScores] = {}  # by level, to normalise returns
     reward_thresholds: Mapping[str, float] = {}  # by level: the mean return that ends a run
 
@@ -81,13 +82,23 @@ class Suite:
         """
         return [f"{name}:{level}" for level in self.levels]
 
+    def trained_names(self, name: str) -> list[str]:
+        """Return the names of the levels that --level_name=SUITE trains on."""
+        return self.level_names(name, "")
+
 
 # A name that begins with a dot is the end of a file's name, and `level` is then its path.
 BUILT_IN: Mapping[str, type[Suite] | str] = {
     "catch": "impala_mm.environments.small_games:CatchSuite",
     "memory": "impala_mm.environments.small_games:MemorySuite",
     "tmaze": "impala_mm.environments.small_games:TMazeSuite",
+    "dmlab": "impala_mm.environments.dmlab:DMLab",
     "atari57": "impala_mm.environments.atari:Atari57",
+    "dmc": "impala_mm.environments.dm_control:DMC",
+    "metaworld-mt10": "impala_mm.environments.level_sets:MetaWorldMT10",
+    "minigrid": "impala_mm.environments.level_sets:MiniGrid",
+    "procgen16": "impala_mm.environments.level_sets:Procgen16",
+    "procgen16-hard": "impala_mm.environments.level_sets:Procgen16Hard",
     ".environment": "impala_mm.environments.pickled:Files",
     "gym": "impala_mm.environments.gym_suites:ClassicGym",
     "gymnasium": "impala_mm.environments.gym_suites:Gymnasium",

@@ -11,7 +11,7 @@ from impala_mm.config.messages import escape, users_traceback
 from impala_mm.config.settings import Config
 from impala_mm.environments import nests, texts
 from impala_mm.environments.choices import ChoiceSpec
-from impala_mm.environments.make import level_spec
+from impala_mm.environments.make import level_names, level_spec
 from impala_mm.environments.types import OPTION_FLAGS, BadLevel, EnvironmentSpec
 
 
@@ -54,7 +54,7 @@ def environment_options(config: Config) -> dict[str, Any]:
 def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
     """Return the specs of the levels in --level_name; refuse levels that one network cannot fit."""
     specs: dict[str, EnvironmentSpec] = {}
-    for name in (part.strip() for part in config.level_name.split(",")):
+    for name in level_names(config.level_name):
         try:
             specs[name] = level_spec(name, **environment_options(config))
         except BadLevel as error:

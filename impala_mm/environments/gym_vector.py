@@ -325,11 +325,14 @@ def blank_step(num_envs: int, conversion: SpaceConversion) -> Step:
 
 
 def _repeating_step(environment: Any, repeats: int) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that makes `repeats` steps and sums the rewards.
+    """Return a function that makes steps of `repeats` frames and sums the rewards.
 
-    It stops early at the end of an episode. For one repeat it is `environment.step` itself.
+    It stops early at the end of an episode. For one repeat it is `environment.step` itself, as for
+    an environment that repeats actions by itself: its attribute `frames_per_step` says so.
     """
     step = environment.step
+    if hasattr(getattr(environment, "unwrapped", environment), "frames_per_step"):
+        return step
     if repeats == 1:
         return step
 

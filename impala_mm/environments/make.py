@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from impala_mm.environments.levels import MadeLevel
 
 
+def level_names(text: str) -> list[str]:
+    """Return the levels of a list separated by commas; a suite's name stands for all it has."""
+    names: list[str] = []
+    for name in map(str.strip, text.split(",")):
+        names += (SUITES[name]().trained_names(name) if name in SUITES else []) or [name]
+    return names
+
+
 def find_level(level_name: str, **options: Any) -> Level:
     """Return a level by its name, from the suite whose name it begins with.
 
@@ -68,7 +76,10 @@ def make_environments(
 
 def level_spec(level_name: str, **options: Any) -> EnvironmentSpec:
     """Return the spec of a level's environments; unless it is Atari's, one is made and closed."""
-    return find_level(level_name, **options).spec()
+    from impala_mm.environments.level_sets import published_scores  # noqa: PLC0415
+
+    spec = find_level(level_name, **options).spec()
+    return spec._replace(scores=spec.scores or published_scores(level_name))
 
 
 def action_names(level_name: str, actions: ActionSpec, **options: Any) -> list[str]:

@@ -14,10 +14,10 @@ from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 
 
 class ReferenceScores(NamedTuple):
-    """Published mean returns on a level, by which returns are normalised."""
+    """Published mean returns on a level, by which returns are normalised: 0 is low, 1 is high."""
 
-    random: float  # of a uniformly random policy
-    human: float  # of a professional tester
+    low: float  # of uniformly random play, or the least that is possible
+    high: float  # of a human, or the most that is possible
 
 
 class EnvironmentSpec(NamedTuple):

@@ -146,7 +146,7 @@ class CheckpointTester:
             self._events = tf.summary.create_file_writer(str(folder))
         suffix = f"/{result.level}" if len(self._levels) > 1 else ""
         named = {"return": row["mean"], "length": row["mean_length"]}
-        named |= {name: row[name] for name in ("deviation", "human_normalised") if name in row}
+        named |= {name: row[name] for name in ("deviation", "normalised_score") if name in row}
         with self._events.as_default(step=np.int64(result.frames)):  # see metrics_writer
             for name, value in named.items():
                 tf.summary.scalar(f"evaluation/{name}{suffix}", np.float32(value))

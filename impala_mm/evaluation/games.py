@@ -115,9 +115,9 @@ def evaluate_level(
     """
     num_envs = min(num_envs, num_episodes)
     options = from_flags.environment_options(policy.config)
-    emulated = level_spec(level_name, **options).emulator
+    spec = level_spec(level_name, **options)
     if no_reward_steps is None:
-        no_reward_steps = IDLE_STEPS if deterministic and emulated else 0
+        no_reward_steps = IDLE_STEPS if deterministic and spec.emulator else 0
     options |= {"no_reward_steps": no_reward_steps, "life_loss_ends": False}
     environments = make_environments(
         level_name,
@@ -154,7 +154,7 @@ def evaluate_level(
         seed=seed,
         num_envs=num_envs,
         options=options,
-        scores=environments.spec.scores,
+        scores=spec.scores,
         returns=[game.episode_return for game in games],
         lengths=[game.length for game in games],
         idle=sum(game.idle for game in games),

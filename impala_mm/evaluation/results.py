@@ -11,7 +11,7 @@ The file has a line for each level that was evaluated with a checkpoint:
     video                 path of the video of the first game, with --video_dir; it is relative to
                           LOGDIR if it is in LOGDIR
     mean, median, deviation, least, most, mean_length
-    human_normalised      the human-normalised mean, where a human's score is known
+    normalised_score      the mean from 0 to 1, see `ReferenceScores`, where that is known
 
 The jobs `evaluate` and `evaluator` write it; the evaluator reads which checkpoints it has tested.
 """
@@ -65,8 +65,8 @@ class Evaluation(NamedTuple):
         return summarise(self.returns).mean
 
     @property
-    def human_normalised(self) -> list[float]:
-        """The returns on a scale from 0 (random policy) to 1 (human); empty where not known."""
+    def normalised_score(self) -> list[float]:
+        """The returns on the scale of `ReferenceScores`; empty where that is not known."""
         return normalised(self.returns, self.scores) if self.scores else []
 
 
@@ -87,7 +87,7 @@ def make_row(result: Evaluation, by: str) -> dict[str, Any]:
     row |= {name: value for name, value in of_returns.items() if math.isfinite(value)}
     row["mean_length"] = summarise(result.lengths).mean
     if result.scores:
-        row["human_normalised"] = normalised([result.mean], result.scores)[0]
+        row["normalised_score"] = normalised([result.mean], result.scores)[0]
     return row
 
 
@@ -138,7 +138,7 @@ def level_table(result: Evaluation) -> str:
         "length in steps": result.lengths,
     }
     if result.scores:
-        quantities["human-normalised"] = result.human_normalised
+        quantities["normalised"] = result.normalised_score
     rows = [[name, *map(number, summarise(values))] for name, values in quantities.items()]
     head = [result.level, "mean", "median", "deviation", "least", "most"]
     how = "most likely actions" if result.deterministic else "actions sampled from the policy"
@@ -164,14 +164,15 @@ def overview_table(results: Sequence[Evaluation]) -> str:
         if result.scores:
             (score,) = normalised([result.mean], result.scores)
             scores.append(score)
-            pooled += result.human_normalised
+            pooled += result.normalised_score
         rows.append([result.level, number(result.mean), number(score)])
-    lines = [table(["level", "mean return", "human-normalised"], rows)]
+    lines = [table(["level", "mean return", "normalised"], rows)]
     if scores:
         of = summarise(scores)
         lines.append(
-            f"human-normalised over {len(scores)} games: median {number(of.median)}, mean "
-            f"{number(of.mean)}, interquartile mean "
+            f"normalised over {len(scores)} levels: median {number(of.median)}, mean "
+            f"{number(of.mean)}, capped at 1 each {number(capped_mean(scores))}, "
+            f"interquartile mean "
             f"{number(interquartile_mean(pooled))} (of all {len(pooled)} games played, "
             f"pooled)"
         )
@@ -202,8 +203,13 @@ def summarise(values: Sequence[float]) -> Summary:
 
 
 def normalised(values: Sequence[float], scores: ReferenceScores) -> list[float]:
-    """Return values human-normalised: 0 is a random policy's mean, 1 a human's."""
-    return [(value - scores.random) / (scores.human - scores.random) for value in values]
+    """Return values normalised: 0 is the low score, 1 the high one."""
+    return [(value - scores.low) / (scores.high - scores.low) for value in values]
+
+
+def capped_mean(scores: Sequence[float]) -> float:
+    """Return the mean of levels' normalised scores of which each counts at most as 1."""
+    return float(np.minimum(scores, 1.0).mean())
 
 
 def interquartile_mean(values: Sequence[float]) -> float:

@@ -10,6 +10,7 @@ from impala_mm.config import auto, flags
 from impala_mm.config.messages import escape
 from impala_mm.config.settings import Config
 from impala_mm.environments.check_process import CheckProcess
+from impala_mm.environments.make import level_names
 from impala_mm.environments.types import GENERAL_FLAGS
 from impala_mm.runtime import machine, starter
 
@@ -18,7 +19,7 @@ _SECONDS_BEFORE_TRAINING = 2.0
 
 def start(config: Config, seconds: float) -> CheckProcess:
     """Start a check of all levels that may take `seconds`."""
-    names = [name.strip() for name in config.level_name.split(",")] if seconds else []
+    names = level_names(config.level_name) if seconds else []
     options = {name: getattr(config, name) for name in GENERAL_FLAGS}
     return CheckProcess(names, options, seconds, config.actor_device == "cpu")
 

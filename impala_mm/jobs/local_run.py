@@ -17,6 +17,7 @@ from typing import NamedTuple
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.distributed import mpi
+from impala_mm.environments.make import level_names
 from impala_mm.jobs import before_start, learner
 from impala_mm.learner import flag_conflicts
 from impala_mm.records import tracking
@@ -60,6 +61,12 @@ def prepare(
     num_actors = auto.num_actors(config)
     if 0 < num_actors < config.num_learners:
         _note_few_actors(config, num_actors)
+    levels = level_names(config.level_name)
+    if 0 < num_actors < len(levels):
+        flags.warn(
+            f"an actor plays one level, so that {num_actors} actors play {num_actors} of the "
+            f"{len(levels)} levels: --num_actors={len(levels)} plays all"
+        )
     run_token.read_token(config)
     before_start.warn_of_slow(config, config.num_learners)
     before_start.before_training(config)

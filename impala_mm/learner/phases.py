@@ -29,6 +29,7 @@ from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.unroll_check import UnrollCheck
 from impala_mm.distributed.group import LearnerGroup
+from impala_mm.environments.make import level_names
 from impala_mm.environments.types import BadLevel, EnvironmentSpec
 from impala_mm.learner.sources.batch_source import BatchSource
 from impala_mm.learner.sources.own import OwnSource
@@ -149,8 +150,9 @@ class Phases:
             returns = [self._mean_return(one, f"the teacher {one.name}") for one in self._teachers]
             teacher = float(np.mean(returns))
         if random == UNKNOWN:
-            published = None if "," in config.level_name else self._spec.scores  # of one level
-            random = published.random if published else self._mean_return(None, "a random policy")
+            one = len(level_names(config.level_name)) == 1
+            published = self._spec.scores if one else None
+            random = published.low if published else self._mean_return(None, "a random policy")
         self._say(
             f"mean return of the teacher {teacher:.2f}, of a random policy {random:.2f} "
             f"({time.monotonic() - began:.1f} s)"

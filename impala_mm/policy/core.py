@@ -22,7 +22,7 @@ from impala_mm.config.flags import info
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags
-from impala_mm.environments.make import level_spec
+from impala_mm.environments.make import level_names, level_spec
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.records import checkpoint, saved_variables
 
@@ -68,10 +68,10 @@ class PolicyCore:
     ) -> None:
         """Make the algorithm with its network; raises as `__init__`."""
         self.config = config_for_playing(about.settings, level_name, **changes)
-        levels = dict.fromkeys(self.config.level_name.split(","), spec) if spec else None
+        levels = dict.fromkeys(level_names(self.config.level_name), spec) if spec else None
         options = from_flags.environment_options(self.config)
-        for name in self.config.level_name.split(","):
-            read = spec or level_spec(name.strip(), **options)
+        for name in level_names(self.config.level_name):
+            read = spec or level_spec(name, **options)
             if reason := why_unsuitable(about, read):
                 raise checkpoint.Mismatch(reason)
         if self.config.agent_name == "auto":

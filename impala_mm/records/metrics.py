@@ -114,7 +114,7 @@ class MetricsAggregator:
         keeps_games: bool = False,
         opponents: Sequence[str] = (),
     ):
-        """Take for each level the mean returns of a random policy and of a human, if known.
+        """Take for each level the low and the high score that returns are compared with, if known.
 
         `opponents` are the names in --opponents, if agents take turns.
         With `keeps_games`, games are kept until `take_games` returns them.
@@ -230,7 +230,7 @@ class MetricsAggregator:
             return {name: value for name, value in row.items() if math.isfinite(value)}
 
     def _by_level(self) -> dict[str, float]:
-        """Return the returns of each level, if there are several, and the human-normalised ones."""
+        """Return the returns of each level, if there are several, and the normalised ones."""
         returns = {level: float(np.mean(r)) for level, r in self._returns.items() if r}
         row: dict[str, float] = {}
         if len(self._scores) > 1:
@@ -239,12 +239,13 @@ class MetricsAggregator:
         for level, value in returns.items():
             known = self._scores[level]
             if known:
-                random, human = known
-                normalised[level] = (value - random) / (human - random)
+                low, high = known
+                normalised[level] = (value - low) / (high - low)
         if len(normalised) > 1:
-            row |= {f"human_normalised/{level}": value for level, value in normalised.items()}
-        if normalised:  # for several levels the median, as in the literature
-            row["human_normalised"] = float(np.median(list(normalised.values())))
+            row |= {f"normalised_score/{level}": value for level, value in normalised.items()}
+            row["capped_score"] = float(np.minimum(list(normalised.values()), 1.0).mean())
+        if normalised:  # the median as for Atari, and the capped mean as for DMLab-30
+            row["normalised_score"] = float(np.median(list(normalised.values())))
         return row
 
 

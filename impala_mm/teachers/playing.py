@@ -19,7 +19,7 @@ from impala_mm.algorithms.interface import entry_spec
 from impala_mm.algorithms.parts import action_policies
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import from_flags, seeds
-from impala_mm.environments.make import level_spec, make_environments
+from impala_mm.environments.make import level_names, level_spec, make_environments
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.evaluation import games, recording
 from impala_mm.policy.core import make_entry
@@ -46,7 +46,7 @@ def mean_return(
     Raises NoTeacher if the environments fail too often.
     """
     returns: list[float] = []
-    levels = config.level_name.split(",")
+    levels = level_names(config.level_name)
 
     def proceed(played: Sequence[Any], steps: int) -> bool:
         meanwhile(len(returns) + len(played), config.teacher_episodes * len(levels), steps)
@@ -55,7 +55,7 @@ def mean_return(
     for level in levels:
         copies = min(games.NUM_ENVS, config.teacher_episodes)
         seed = seeds.of_measured(config.seed)
-        player = TeacherPlayer(teacher, config, spec, level.strip())
+        player = TeacherPlayer(teacher, config, spec, level)
         with contextlib.closing(
             player.make_environments(copies, seed, life_loss_ends=False)
         ) as environments:
@@ -92,8 +92,8 @@ def collect(
     Games are played to their ends. `meanwhile` is called between steps, and may raise an exception.
     Raises BadData if the games cannot be written or played.
     """
-    levels = config.level_name.split(",")
-    parts = [(teacher, level.strip()) for teacher in teachers for level in levels]
+    levels = level_names(config.level_name)
+    parts = [(teacher, level) for teacher in teachers for level in levels]
     unroll = unroll_spec(entry_spec(spec, ()), about.unroll_length)
     data = DataSetWriter(folder, about)
     line = _Progress(steps, say)

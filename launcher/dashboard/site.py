@@ -20,7 +20,7 @@ from werkzeug.wrappers import Request, Response
 
 from impala_mm.records.run_contents import PANELS
 from impala_mm.runtime.safe_files import to_json
-from launcher.dashboard import control, log_reader, openmetrics
+from launcher.dashboard import control, lineage, log_reader, openmetrics
 from launcher.dashboard.run_finder import NoSuchRun
 from launcher.dashboard.run_status import KnownRun, is_live
 from launcher.dashboard.updates import TooManyPages, Updates
@@ -131,6 +131,12 @@ class Site:
             raise ServiceUnavailable(str(error)) from None
         return Response(messages, mimetype="text/event-stream")
 
+    def _answer_lineages(self, _: Request) -> Response:
+        """Return who took from whom in the populations of the folder."""
+        folder = self._updates.folder
+        found = [lineage.read(path) for path in (folder, *sorted(folder.glob("*/")))]
+        return _json([each for each in found if each])
+
     # -- one run
 
     def _answer_history(self, request: Request, key: str) -> Response:
@@ -210,6 +216,7 @@ _RULES = Map(
                 "/static/<path:name>": Site._answer_static,
                 "/about": Site._answer_about,
                 "/stream": Site._answer_stream,
+                "/lineages": Site._answer_lineages,
                 "/metrics": Site._answer_metrics,
                 "/healthz": Site._answer_healthz,
                 "/run/<key>/history": Site._answer_history,

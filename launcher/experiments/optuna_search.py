@@ -37,6 +37,7 @@ class TPE(Search):
     OPTIONS: ClassVar[Mapping[str, Any]] = {
         "pruner": "median",
         "reports": 10,  # returns of a trial that the pruner sees, at equal distances of frames
+        "warmup": 2,  # the first of them, by which none is pruned
         "startup": 5,  # trials with random values, and that end before any is pruned
     }
     CHOOSES_AHEAD: ClassVar[bool] = False
@@ -74,10 +75,10 @@ class TPE(Search):
         path = (self.folder / STUDY).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         _repair(path)
-        every = max(1, int(self._every))
+        first = max(1, int((options["warmup"] + 1) * self._every))  # frames
         pruners = {
-            "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=options["startup"]),
-            "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=every),
+            "median": lambda: optuna.pruners.MedianPruner(options["startup"], n_warmup_steps=first),
+            "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(first, 2),
             "none": optuna.pruners.NopPruner,
         }
         return optuna.create_study(

@@ -48,10 +48,11 @@ def summarise(run: RunSeries) -> list[str]:
         sentences.append(f"The best mean return was {best:.2f}, at {at:,.0f} frames.")
     if trend := _describe_trend(run):
         sentences.append(f"{trend}.")
-    human = run.last("human_normalised")
-    if human is not None:
+    score = run.last("normalised_score")
+    if score is not None:
         sentences.append(
-            f"Its human-normalised score is {human:.0%} (a random policy: 0%, a human: 100%)."
+            f"Its normalised score is {score:.0%} (a random policy: 0%, a human or the best "
+            f"possible play: 100%)."
         )
     evaluations = [
         record for record in read_records(run.folder / "evaluations.jsonl") if game_values(record)

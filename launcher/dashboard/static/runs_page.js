@@ -4,6 +4,7 @@
 
 import { ChartGrid, formatDuration, formatNumber, MOST_LINES, OVER_TIME } from "./charts.js";
 import { fetchJson, h, isOver, makeAxisChoice, setText, showState, stateKind, stateLabel, svg } from "./dom.js";
+import { drawLineages } from "./lineage.js";
 import { Table } from "./table.js";
 
 export class RunsPage {
@@ -34,10 +35,21 @@ export class RunsPage {
     this.element = h("div", { class: "page" }, h("h1", {}, "Runs"),
       h("div", { class: "bar choices" }, this.filter, this.metric, this.axis, this.othersChoice, this.part),
       this.grid.element, this.note, this.table.element);
+    this.lineage = h("div");
+    this.element.append(this.lineage);
+  }
+
+  /** Fetch who took from whom in the populations of this folder. */
+  async showLineages() {
+    const found = await fetchJson("lineages").catch(() => []), text = JSON.stringify(found);
+    if (text === this.lineages) return;
+    this.lineages = text;
+    this.lineage.replaceChildren(...drawLineages(found, this.runs));
   }
 
   tell(name, content) {
     if (name !== "runs") return;
+    this.showLineages();
     this.runs = content;
     this.reload();
   }

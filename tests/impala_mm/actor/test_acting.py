@@ -73,7 +73,6 @@ def _both(algorithm, monkeypatch):
 @pytest.mark.parametrize(
     ("agent_name", "observation", "actions", "masked", "settings"),
     [
-        ("MLPLSTMAgent", VECTOR, Discrete(4), False, {}),
         ("MLPGRUAgent", VECTOR, Discrete(4), False, {}),
         ("MLPLSTMAgent", NESTED, NESTED_ACTIONS, True, EVERYTHING),
         ("MLPAgent", VECTOR, MultiDiscrete((2, 2), (2, 3, 4, 2), (0, 0, 0, 0)), True, {}),

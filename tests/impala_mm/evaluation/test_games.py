@@ -141,7 +141,7 @@ def test_a_level_of_a_run_from_python(tmp_path):
     assert set(result.returns) <= {-1.0, 1.0}
     assert result.lengths == [9] * 9
     assert result.mean == pytest.approx(np.mean(result.returns))
-    assert result.human_normalised == []
+    assert result.normalised_score == []
     assert evaluate() == result, "the seed says how games go"
     assert evaluate(seed=2).returns != result.returns
     with pytest.raises(errors.BadCheckpoint, match=r"--eval_epsilon=0.1 has no effect"):

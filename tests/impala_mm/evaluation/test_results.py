@@ -42,14 +42,14 @@ def test_a_level_is_described_by_a_table():
         ["Pong", "mean", "median", "deviation", "least", "most"],
         ["return", "-3.05", "-3.05", "24.96", "-20.70", "14.60"],
         ["length", "in", "steps", "10.00", "10.00", "0.00", "10.00", "10.00"],
-        ["human-normalised", "0.50", "0.50", "0.71", "0.00", "1.00"],
+        ["normalised", "0.50", "0.50", "0.71", "0.00", "1.00"],
     ]
     for part in ("2, 4 at a time", "sampled from the policy", "seed 1", "2,000,000 frames"):
         assert part in printed
     cut = results.level_table(_played("Breakout", [0.0, 3.0], idle=1))
     assert "; most likely actions; " in cut
     assert cut.endswith("games ended after 1,000 steps without reward: 1")
-    assert "human-normalised" not in cut
+    assert "normalised" not in cut
 
 
 def test_several_games_end_in_the_figures_of_papers():
@@ -66,4 +66,5 @@ def test_several_games_end_in_the_figures_of_papers():
         ["C", "10.00", "1.00"],
         ["D", "7.00", "-"],
     ]
-    assert f"over 3 games: median 0.50, mean 0.53, interquartile mean {middle:.2f}" in last
+    assert "over 3 levels: median 0.50, mean 0.53, capped at 1 each 0.53, inter" in last
+    assert f"quartile mean {middle:.2f}" in last

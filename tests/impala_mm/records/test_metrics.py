@@ -119,15 +119,16 @@ def test_returns_of_several_games_are_kept_apart_and_compared_with_humans():
     assert row["episode_return"] == pytest.approx(91 / 5)
     assert row["shaped_return"] == 99
     assert [row[f"episode_return/{game}"] for game in games] == [0, 45, 1]
-    assert [row[f"human_normalised/{game}"] for game in ("Pong", "Breakout")] == [0.5, 1.5]
-    assert row["human_normalised"] == 1.0
-    assert "human_normalised/catch" not in row
+    assert [row[f"normalised_score/{game}"] for game in ("Pong", "Breakout")] == [0.5, 1.5]
+    assert row["normalised_score"] == 1.0
+    assert row["capped_score"] == 0.75
+    assert "normalised_score/catch" not in row
 
     tally = metrics.MetricsAggregator({"Pong": (-20.0, 20.0)})
     meter.add_episodes(_reported([(1, 10.0, 9)], "Pong"))
     tally.merge(0, meter.take_reading())
     row = tally.row(0, 0)
-    assert row["human_normalised"] == 0.75
+    assert row["normalised_score"] == 0.75
     assert not [name for name in row if name.endswith("/Pong")], "one game needs no name"
 
 

@@ -1,13 +1,15 @@
 """The source that mixes: which unrolls are in a batch, who waits for whom, and what is counted."""
 
 import copy
+import errno
+import os
 import threading
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from deadlines import within
+from deadlines import Deadline, within
 from supervising import until
 from unrolls import CODEC, LENGTH, Actors, decode, unroll
 
@@ -16,6 +18,7 @@ from impala_mm.replay.mixer import Mixer, RateLimiter
 from impala_mm.replay.samplers import SamplerSetup, make_replay
 from impala_mm.replay.source import ReplaySource
 from impala_mm.replay.spill import Owner, Spill
+from impala_mm.replay.store import pack
 
 BATCH = 4
 
@@ -249,6 +252,39 @@ def test_a_spill_brings_the_replay_back_and_only_a_few_unrolls_lie_in_memory(act
     batch = source.next(60)
     np.testing.assert_array_equal(batch.unrolls.reward[1], batch.version)
     assert len(list(tmp_path.glob("*.unrolls"))) <= 4, "files of removed unrolls are deleted"
+    spill.close()
+
+
+def test_once_the_disk_is_full_the_replay_keeps_to_memory(actors, tmp_path, monkeypatch):
+    size = len(pack(unroll(9)))
+    said = []
+    spill = Spill(tmp_path, Owner("/run", CODEC.digest), 4, said.append)
+    limited = {"ratio": 9, "spill": spill, "memory": 12.5 * size}
+    source, (uniform, prioritised) = _source(actors, "uniform:0.5:90,prioritised:0.5:30", **limited)
+
+    def fill(numbers):
+        actors.put(*numbers)
+        deadline = Deadline(20)
+        while actors.taken <= numbers[-1]:
+            assert not deadline.is_over()
+            source.next(0.05)
+
+    fill(range(24))
+    until(lambda: len(spill._files) == 6)  # and none is being written
+    assert (uniform.store.size, prioritised.store.size) == (24, 24)
+
+    def refuse(number):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", refuse)
+    fill(range(24, 32))
+    until(lambda: (uniform.store.size, prioritised.store.size) == (9, 3))
+    assert "No space left" in said[0]
+    fill(range(32, 50))
+    until(lambda: uniform.store.in_order()[-1].version == 49)
+    assert uniform.store.bytes <= 12.5 * size * 3 / 4
+    assert [each.version for each in uniform.store.in_order()] == list(range(41, 50))
+    until(lambda: not list(tmp_path.glob("*.unrolls")))
     spill.close()
 
 

@@ -17,6 +17,7 @@ from werkzeug.test import Client
 from impala_mm.records.run_folder import take_save_request
 from impala_mm.runtime.safe_files import from_json, to_json
 from launcher.dashboard import control, site
+from launcher.dashboard.lineage import FILE
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.site import STATIC, Site
 from launcher.dashboard.updates import Updates
@@ -53,6 +54,16 @@ def test_nothing_is_answered_without_the_token(client):
         assert answer.status_code == 403, path
         assert "open the address it has printed" in answer.text
     assert client.post(f"/{TOKEN}/about").status_code == 405
+
+
+def test_a_population_shows_who_took_from_whom(client, tmp_path):
+    assert _get(client, "/lineages").json == []
+    folder = tmp_path / "runs" / "catch"
+    folder.mkdir()
+    shutil.copy(ROOT / "sandbox" / "reference" / "catch-population.jsonl", folder / FILE)
+    [found] = _get(client, "/lineages").json
+    assert (found["name"], found["members"], found["frames"]) == ("catch", 4, 560000)
+    assert [(row["member"], row["from"]) for row in found["exchanges"]] == [(0, 2), (2, 0), (3, 0)]
 
 
 def test_programs_may_send_the_token_as_a_header(client):

@@ -74,11 +74,12 @@ def test_trials_that_fall_behind_are_pruned_at_equal_frames(tmp_path, pruner):
         answers = {search.tell(number, frames, frames) for frames in range(0, 1001, 50)}
         search.ended(number, 1000.0, "ended")
         assert PRUNE not in answers or pruner == "halving"
+    assert search.tell(4, 200.0, 1.0) == CONTINUE  # the first two reports prune none
     # Better than the others were at its own frames, though worse than they are now.
-    assert search.tell(4, 100.0, 150.0) == CONTINUE
-    assert search.tell(4, 500.0, 20.0) == (CONTINUE if pruner == "none" else PRUNE)
+    assert search.tell(4, 300.0, 350.0) == CONTINUE
+    assert search.tell(4, 600.0, 20.0) == (CONTINUE if pruner == "none" else PRUNE)
     again = TPE(_experiment(tmp_path, pruner=pruner, startup=4), tmp_path, {})
-    assert again.tell(4, 520.0, 20.0) == (CONTINUE if pruner == "none" else PRUNE)
+    assert again.tell(4, 620.0, 20.0) == (CONTINUE if pruner == "none" else PRUNE)
     again.ended(4, 20.0, "pruned")
 
 

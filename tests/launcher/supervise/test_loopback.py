@@ -77,3 +77,13 @@ def test_without_the_library_the_ranks_still_do_not_listen_and_a_note_says_why(
     assert "LD_PRELOAD" not in found
     assert "listens on all network interfaces" in note
     assert why in note
+
+
+def test_a_library_that_cannot_be_loaded_is_none(tmp_path, monkeypatch):
+    def refuse(path):
+        raise OSError(f"{path}: failed to map segment from shared object")
+
+    monkeypatch.setattr(loopback.ctypes, "CDLL", refuse)
+    found, note = loopback.variables(_task(), tmp_path)
+    assert "LD_PRELOAD" not in found
+    assert note.endswith("failed to map segment from shared object")

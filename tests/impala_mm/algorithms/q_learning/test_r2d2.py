@@ -144,6 +144,7 @@ def test_the_steps_after_the_burn_in_are_trained_on_from_the_recorded_state():
     assert np.abs(read - again).max() > 1e-3, "the state before the burn-in matters"
 
 
+@pytest.mark.slow  # test_q_learning has quantiles, and test_updates R2D2
 def test_quantiles_of_a_recurrent_network_are_learnt():
     """While it is traced, the length of the network's outputs is not known."""
     algorithm, exchange = _made(value_distribution="quantiles", huber_delta=1.0, learning_rate=0.01)

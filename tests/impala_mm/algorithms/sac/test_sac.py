@@ -219,6 +219,7 @@ def test_the_policys_loss_has_the_divergence_from_a_teacher(double):
     assert float(found[1]["kl_teacher_pi"]) == pytest.approx(kl.mean(), rel=1e-5)
 
 
+@pytest.mark.slow  # compiles for some 7 s
 def test_compiled_updates_are_those_that_are_computed_one_operation_after_another():
     found = []
     for compiled in (False, True):
@@ -240,7 +241,11 @@ def test_compiled_updates_are_those_that_are_computed_one_operation_after_anothe
 
 
 @pytest.mark.parametrize(
-    ("learners", "remembers", "flags"), [(4, False, TEACHER | {"teacher_cost": 3.0}), (2, True, {})]
+    ("learners", "remembers", "flags"),
+    [
+        (4, False, TEACHER | {"teacher_cost": 3.0}),
+        pytest.param(2, True, {}, marks=pytest.mark.slow),
+    ],
 )
 def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
     double, monkeypatch, learners, remembers, flags
