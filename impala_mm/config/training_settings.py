@@ -226,8 +226,9 @@ class TrainingSettings:
         text="Unit in which the baseline learns. error: the reward's, and its squared error is "
              "divided by the error's own running mean where that is above 1. popart: PopArt; the "
              "value targets' own mean and standard deviation, those of the newest 50,000 steps of "
-             "all learners, by which advantages are divided, too. It suits rewards of any size, "
-             "also unknown or changing ones. none: the reward's.")
+             "all learners, by which advantages are divided, too; each of several levels has its "
+             "own. It suits rewards of any size, also unknown or changing ones. none: the "
+             "reward's.")
     huber_delta: float = flag(
         float("inf"), group="Algorithm", least=1e-6,
         text="Error of the baseline, in the unit of value_normalization, beyond which it counts "
