@@ -92,6 +92,14 @@ class TrainingSettings:
              "channels], images of that size of numbers from 0 to 1 to bytes, and choices among "
              "more than 64 to numbers, which the network embeds. False: images stay as they are, "
              "and all choices become one-hot vectors, as in earlier versions.")
+    opponents: str = flag(
+        environment_flags.OPPONENTS, group="Environment", rewrite=environment_flags.opponents_text,
+        text="Who plays the other agents of an environment whose agents take turns, drawn for "
+             "each game by these weights. random: random actions. self: the newest policy. past: "
+             "earlier policies, those more often against which the policy scores worse. Others "
+             "are a run's folder, an exported policy, the name of a policy of this package, or a "
+             "function, as for --teacher: my_module:function:0.3. --mode=test and evaluators play "
+             "against random ones unless they are given others.")
     sticky_actions: float = flag(
         -1, group="Environment", most=1,
         text="Atari only: probability, at each frame, that the emulator repeats the previous "
