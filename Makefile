@@ -79,8 +79,10 @@ format: everything  ## rewrite files so that `make lint` accepts them
 	@$(run) -m ruff check --fix . ; $(run) -m ruff format .
 
 lock: setup  ## renew constraints.lock with the newest versions that pyproject.toml allows
-	@.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \
-	  --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" \
+	@.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	  $$($(run) -c "import tomllib; read = tomllib.load(open('pyproject.toml', 'rb')); \
+	  print(*(f'--extra={extra}' for extra in read['project']['optional-dependencies'] \
+	  if extra not in read['tool']['impala_mm']['suites']))") --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" \
 	  pyproject.toml --output-file constraints.lock
 
 changelog:

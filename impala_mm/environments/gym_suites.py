@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from impala_mm.config import user_modules
 from impala_mm.config.environment_flags import is_atari
-from impala_mm.environments import SUITES, Level, Suite, gym_adapter
+from impala_mm.environments import SUITES, Level, Suite, gym_adapter, packages
 from impala_mm.environments.levels import MadeLevel, find_callable, import_module
 from impala_mm.environments.types import BadLevel, Options
 from impala_mm.environments.vectors import VectorLevel, makes_vectors
@@ -28,6 +28,8 @@ class Gymnasium(Suite):
         """Return the level of this name, as the suite plays it to which the id belongs."""
         suites = [SUITES[name]() for name in SUITES.names]  # some register ids when imported
         module, _, name = level_name.rpartition(":")
+        if not module and name not in gymnasium.registry:
+            module = packages.module_of(name)
         if module:
             import_module(module, name, level_name)
         if name in gymnasium.registry:

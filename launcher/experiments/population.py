@@ -121,7 +121,7 @@ class Population(Search):
             exchange(self._folder(number))
             for known in (self._scores, self._live):
                 known.pop(number, None)
-            self._write("took", {**last, "row": len(self._metrics(number))})
+            self._write("took", {**last, "row": last["row"] + len(self._metrics(number))})
         return dict(last["values"])
 
     def ended(self, number: int, score: float | None, state: str) -> bool:

@@ -28,7 +28,7 @@ _CURVE_POINTS = 200
 class Package(NamedTuple):
     """A package that an environment needs besides this project."""
 
-    name: str  # as pip reads it
+    name: str  # as pip reads it; several are separated by spaces
     module: str  # by which it is recognised
 
 
@@ -59,7 +59,9 @@ class Run(NamedTuple):
 
 _MUJOCO = Package("gymnasium[mujoco]", "mujoco")
 _MINIGRID = Package("minigrid", "minigrid")
+_ROBOTICS = Package("gymnasium-robotics mujoco<3.12", "gymnasium_robotics")
 
+_FETCH = Task(-49.5, _ROBOTICS)
 _CATCH = Task(-0.61)
 _CARTPOLE = Task(21.77)
 _ACROBOT = Task(-500)
@@ -123,6 +125,8 @@ DOCUMENTED_RUNS = {
     "minigrid": Run(_EMPTY, 0.9, "--preset=minigrid-impala"),
     "doorkey": Run(_DOORKEY, 0.9, "--preset=doorkey-ppo"),
     "highway": Run(_HIGHWAY, 17, "--preset=highway-ppo"),
+    # Each of the 50 steps costs 1 until the hand is where it should be.
+    "fetchreach": Run(_FETCH, -5, "--preset=fetch-sac --num_actors=1"),
     "lunarlander": Run(_LANDER, 190, "--preset=lunarlander-ppo"),
     "invertedpendulum": Run(
         _INVERTED,

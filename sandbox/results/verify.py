@@ -7,6 +7,7 @@ were recorded. Every return may take a quarter of what is allowed for the goal, 
 games are mostly chance. A return that a recorded seed never reached is not compared.
 """
 
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -103,10 +104,10 @@ def verify(name: str, seed: int, of: Path | None, until: float | None, more: Seq
         )
     documented = DOCUMENTED_RUNS[name]
     if not of and documented.missing:
+        packages = shlex.join(documented.missing.split())
         flags.refuse(
             f"{name} needs a package that is not installed; install it into a folder by `uv pip "
-            f"install --target extra -c constraints.lock '{documented.missing}'`, and set "
-            f"PYTHONPATH=extra"
+            f"install --target extra -c constraints.lock {packages}`, and set PYTHONPATH=extra"
         )
     recorded = read_references(name)
     curves = [one["curve"] for one in recorded]

@@ -147,6 +147,16 @@ def test_a_return_of_before_the_exchange_counts_in_no_later_comparison(members):
     assert 2 not in members.search._scores
 
 
+def test_rows_of_before_an_exchange_are_those_of_all_exchanges(members):
+    _play(members, 24)  # member 2 stays the worst
+    took = [row for row in members.rows("took") if row["member"] == 2]
+    assert len(took) > 2
+    path = members.run_folder(2) / "metrics.jsonl"
+    frames = [json.loads(line)["frames"] for line in path.read_text().splitlines()]
+    for row in took:
+        assert frames[row["row"]] == row["frames"] + 30, "the first row after the exchange"
+
+
 def test_an_exchange_whose_values_are_not_in_use_is_reported(members, capsys, monkeypatch):
     monkeypatch.setattr(population, "_PATIENCE", -1.0)
     members.overwrites_rate = True
