@@ -1,7 +1,7 @@
 """Several agents in real processes: self-play, tests of it, and PettingZoo's own environments."""
 
 import pytest
-from processes import run
+from processes import EXPERIMENT, run
 from rows import read_rows
 
 pytestmark = pytest.mark.slow
@@ -10,7 +10,7 @@ LEVEL = "tests.helpers.pettingzoo_like:TicTacToe"
 
 def _train(logdir, level, *flags):
     """Return (exit code, output) of a training."""
-    return run("experiment.py", f"--level_name={level}", f"--logdir={logdir}", *flags, limit=400)
+    return run(*EXPERIMENT, f"--level_name={level}", f"--logdir={logdir}", *flags, limit=400)
 
 
 def test_a_policy_learns_from_games_against_itself(tmp_path):
@@ -23,7 +23,7 @@ def test_a_policy_learns_from_games_against_itself(tmp_path):
     assert {game["opponent"].split()[0] for game in games} == {"self", "past"}
     assert {game["score"] for game in games} == {0, 0.5, 1}
     code, output = run(
-        "experiment.py",
+        *EXPERIMENT,
         "--mode=test",
         f"--logdir={logdir}",
         "--test_num_episodes=50",
