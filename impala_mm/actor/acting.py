@@ -6,6 +6,7 @@
 convolutions, and what several threads or a GPU shall compute.
 """
 
+import copy
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,7 @@ class Act:
         self._num_states = len(tf.nest.flatten(algorithm.initial_state(num_envs)))
         act, entry, state = _flat_act(algorithm, num_envs)
         self._numpy: NumpyFunction | None = None
+        self._packed: Any = None  # the concrete function, if TensorFlow computes it in a graph
         if tf.config.functions_run_eagerly():  # by --debug
             self._tensorflow = _eagerly(act, entry)
             return
@@ -38,7 +40,8 @@ class Act:
         contract.check_read(algorithm, concrete)
         self._numpy = _by_numpy(concrete, num_envs)
         if not self._numpy:
-            self._tensorflow = _by_tensorflow(concrete, entry, state)
+            self._packed = _packed(concrete, entry, state)
+            self._tensorflow = as_operation(self._packed)
 
     @property
     def by_numpy(self) -> bool:
@@ -49,6 +52,15 @@ class Act:
         """Act by the variables' present values from now on."""
         if self._numpy:
             self._numpy.read_variables()
+
+    def frozen(self) -> "Act":
+        """Return a copy that acts by the variables' present values for ever."""
+        other = copy.copy(self)
+        if self._numpy:
+            other._numpy = self._numpy.frozen()
+        elif self._packed:
+            other._tensorflow = as_operation(self._packed, frozen=True)
+        return other
 
     def __call__(
         self, entry: Entry, state: list[Any], number: list[tf.Tensor]
@@ -117,13 +129,11 @@ def _by_numpy(concrete: Any, num_envs: int) -> NumpyFunction | None:
         return None
 
 
-def _by_tensorflow(
-    concrete: Any, entry: list[tf.TensorSpec], state: list[tf.TensorSpec]
-) -> Callable[..., list[tf.Tensor]]:
-    """Return the function as one operation, which takes the parts of an entry as one tensor."""
+def _packed(concrete: Any, entry: list[tf.TensorSpec], state: list[tf.TensorSpec]) -> Any:
+    """Return the concrete function that takes the parts of an entry as one tensor."""
 
     @tf.function(autograph=False)
     def packed_act(packed: tf.Tensor, *flat: tf.Tensor) -> list[tf.Tensor]:
         return concrete(*unpack(packed, entry), *flat)
 
-    return as_operation(packed_act.get_concrete_function(packed_spec(entry), *state))
+    return packed_act.get_concrete_function(packed_spec(entry), *state)

@@ -25,12 +25,14 @@ import tensorflow as tf
 from impala_mm.actor.acting import Act
 from impala_mm.actor.failures import FaultCounter
 from impala_mm.actor.learner_link import LearnerLink, UnrollBatch, label
+from impala_mm.actor.opponents import OpponentSettings, PolicyOpponents
 from impala_mm.actor.policy_puller import PolicyVersion
 from impala_mm.actor.stepper import EnvironmentStepper, numbered
 from impala_mm.algorithms.feature import ActingHook, SendingHook, TeacherLoader
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.data.variables import ParameterLayout
+from impala_mm.environments.turns import TurnVector
 from impala_mm.environments.types import Environments, Fault
 from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
@@ -47,10 +49,11 @@ def run(
     heartbeat: Heartbeat,
     tell: Callable[[Fault], None] = lambda fault: None,
     load_teachers: TeacherLoader = lambda settings: [],
+    opponents: OpponentSettings | None = None,
 ) -> None:
     """Play and send the unrolls until asked to stop; `tell` the learner of faults.
 
-    `load_teachers` is that of `UnrollPlayer`, and may raise UserMistake.
+    `load_teachers` and `opponents` are those of `UnrollPlayer`, and may raise UserMistake.
 
     Raises TooManyFaults if the environments produce nothing but faults.
     """
@@ -61,7 +64,7 @@ def run(
             raise link.failure
         if stop.is_set():
             return
-    player = UnrollPlayer(algorithm, groups, heartbeat, load_teachers)
+    player = UnrollPlayer(algorithm, groups, heartbeat, load_teachers, opponents)
     faults = FaultCounter(groups, heartbeat, say, tell)
     loaded: PolicyVersion | None = None
     numbers: NumberRange | None = None
@@ -193,14 +196,29 @@ class UnrollPlayer(UnrollLoop):
         groups: Sequence[tuple[Environments, int]],
         heartbeat: Heartbeat | None = None,
         load_teachers: TeacherLoader = lambda settings: [],
+        opponents: OpponentSettings | None = None,
     ):
         """Play `groups`: each consists of environments that step together, and their number.
 
-        `load_teachers` returns the teachers that act at first, if a feature asks for them.
+        `load_teachers` returns the teachers that act at first, if a feature asks for them, and
+        `opponents` play the other agents of environments whose agents take turns; None: at random.
         """
-        acts = self._acts = {size: Act(algorithm, size) for size in {size for _, size in groups}}
+        sizes = {size for _, size in groups}
+        turns = [
+            (n, e) for n, (e, _) in enumerate(groups) if opponents and isinstance(e, TurnVector)
+        ]
+        sizes |= {len(environments.asked.reward) for _, environments in turns}
+        acts = self._acts = {size: Act(algorithm, size) for size in sizes}
         heartbeat, threaded = heartbeat or Heartbeat(), len(groups) > 1
         features, (seed, _) = algorithm.features, tf.compat.v1.get_seed(0)
+        self._opponents: dict[int, PolicyOpponents] = {}  # by group
+        for number, environments in turns:
+            rows = len(environments.asked.reward)
+            state = tf.nest.flatten(algorithm.initial_state(rows))
+            assert opponents
+            self._opponents[number] = PolicyOpponents(
+                environments, acts[rows], state, opponents, number
+            )
         length = algorithm.unroll.length
         self._own_groups = [
             _ActingGroup(
@@ -219,9 +237,11 @@ class UnrollPlayer(UnrollLoop):
     def number(self, numbers: NumberRange) -> None:
         """Give the environments their numbers in the run."""
         begin = 0
-        for group in self._own_groups:
+        for n, group in enumerate(self._own_groups):
             own = numbers.numbers(begin, group.size)
             group.number = [tf.constant(own), tf.constant(numbers.bound)]
+            if n in self._opponents:
+                self._opponents[n].number(own, numbers.bound)
             begin += group.size
 
     def _load(self, load_policy: Callable[[], Any]) -> None:
@@ -229,6 +249,8 @@ class UnrollPlayer(UnrollLoop):
         if self._loaded_policy is None or self._loaded_policy != before:
             for act in self._acts.values():
                 act.read_variables()
+            for opponents in self._opponents.values():
+                opponents.renew(getattr(self._loaded_policy, "version", 0))
 
 
 class _Chosen(NamedTuple):

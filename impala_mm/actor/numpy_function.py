@@ -6,6 +6,7 @@ translates the trace operation by operation, and `NumpyFunction` runs the steps.
 and keeps TensorFlow's function where an operation has no translation.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,12 @@ class NumpyFunction:
         for (number, _), value in zip(self._translation.read, self._read_all(), strict=True):
             self._values[number] = value.numpy()
         self._compute_policy(self._values)
+
+    def frozen(self) -> "NumpyFunction":
+        """Return a copy that keeps the values of the variables that were read last."""
+        other = copy.copy(self)
+        other._values = list(self._values)
+        return other
 
     def __call__(self, *arrays: Any) -> list[np.ndarray]:
         """Return the function's results for arrays, which may be overwritten afterwards."""

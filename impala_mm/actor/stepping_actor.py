@@ -38,9 +38,10 @@ from impala_mm.transport.messages import (
 _LAST_STEP_SECONDS = 2.0  # the longest wait for a running step once the actor is asked to stop
 
 
-def group_sizes(num_envs: int, observation: Any, mask: Any = ()) -> list[int]:
+def group_sizes(columns: int, observation: Any, mask: Any = (), agents: int = 1) -> list[int]:
     """Return the sizes of the groups: two, or more groups if a step would not fit into a message.
 
+    The columns of an environment's `agents` stay together.
     Raises ValueError if a single observation does not fit.
     """
     one = StepCodec(observation, mask).size
@@ -49,7 +50,9 @@ def group_sizes(num_envs: int, observation: Any, mask: Any = ()) -> list[int]:
             f"an observation of {one / 1e6:.1f} MB is too large to be sent for every step"
         )
     most = MAX_CONTENT // one
-    return auto.split_evenly(num_envs, min(num_envs, max(2, -(-num_envs // most))))
+    count = columns // agents
+    groups = auto.split_evenly(count, min(count, max(2, -(-columns // most))))
+    return [n * agents for n in groups]
 
 
 class SteppingActor(threading.Thread):

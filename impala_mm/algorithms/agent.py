@@ -8,6 +8,7 @@ identities and their flags with each other at the start.
 import dataclasses
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -55,6 +56,7 @@ def make_agent(
     levels: dict[str, EnvironmentSpec] | None = None,
     role: Role = Role.LEARNER,
     load_policy: PolicyLoader | None = None,
+    trained_on: Sequence[str] = (),
 ) -> Agent:
     """Build the algorithm that the flags name; refuse flags that do not fit together.
 
@@ -62,7 +64,8 @@ def make_agent(
     numbers differ from those of the others. None leaves TensorFlow's seed as it is, which must not
     be set while another thread computes. `levels` are the specs of --level_name, if the caller has
     them already. `role` says what the algorithm is used for. A learner passes `load_policy`, for
-    the policies of other runs that the algorithm's flags name.
+    the policies of other runs that the algorithm's flags name. `trained_on` are the levels of the
+    run whose policy plays these levels, if they are others.
     """
     if number is not None:
         tf.random.set_seed(config.seed + 1000 * number)
@@ -76,7 +79,12 @@ def make_agent(
     try:
         is_built_in = config.algorithm in registry.BUILT_IN
         read = None if is_built_in else flags_read
-        algorithm = registry.make_algorithm(config, spec, role, read)
+        names = list(trained_on or levels)
+        # Actors take the levels in turn.
+        level = (number or 0) % len(names) if role is Role.ACTOR else 0
+        if role is Role.EVALUATOR and len(levels) == 1 and spec.level_name in names:
+            level = names.index(spec.level_name)
+        algorithm = registry.make_algorithm(config, spec, role, read, len(names), level)
         if is_built_in:
             kind = Config.of_algorithm(config.algorithm)
             flags_read |= flags.infos(kind).keys() - kind.ignored

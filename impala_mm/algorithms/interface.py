@@ -54,6 +54,8 @@ class Setup(NamedTuple):
     features: Features = NO_FEATURES  # those that the flags ask for
     rank: int = 0  # the number of this learner, from which its own random numbers follow
     learners_here: int = 1  # the learners on this machine, which share its memory
+    levels: int = 1  # that the run is trained on
+    level: int = 0  # the number of the one that is played, where there is one
 
 
 DEFAULT_SETUP = Setup()

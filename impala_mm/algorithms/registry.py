@@ -32,12 +32,15 @@ def make_algorithm(
     environment: EnvironmentSpec,
     role: Role = Role.LEARNER,
     read: set[str] | None = None,
+    levels: int = 1,
+    level: int = 0,
 ) -> Algorithm:
     """Return the algorithm that --algorithm names, built for this environment and role.
 
     The names of the flags that it reads, now or later, are added to `read`, unless that is None.
     A mistake in a user's algorithm ends the program with exit code 2. UnsuitableActions is raised
-    if the environment offers masks and the algorithm does not declare that it reads them.
+    if the environment offers masks and the algorithm does not declare that it reads them. The last
+    two are those of `Setup`.
     """
     try:
         settings = dataclasses.replace(
@@ -47,7 +50,7 @@ def make_algorithm(
         )
         if read is not None:
             settings = flag_reads.recording(settings, read)
-        made = _make(settings, environment, role)
+        made = _make(settings, environment, role, (levels, level))
     except BadAlgorithm as error:
         algorithm_settings.refuse(config.algorithm, error)
     if environment.masks and not made.masks:
@@ -76,7 +79,9 @@ def evaluated_act(algorithm: Algorithm) -> Callable[[Entry, Any, tf.Tensor], tup
     return act
 
 
-def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm:
+def _make(
+    config: Config, environment: EnvironmentSpec, role: Role, of_levels: tuple[int, int]
+) -> Algorithm:
     module, name, *_ = algorithm_settings.place_of(config.algorithm)
     try:
         make = getattr(user_modules.import_module(module), name, None)
@@ -94,7 +99,8 @@ def _make(config: Config, environment: EnvironmentSpec, role: Role) -> Algorithm
     here = process_rank()
     try:
         asked = features.make(config, environment, role)
-        setup = Setup(role, asked, here.rank, max(here.local_size, config.num_learners))
+        learners_here = max(here.local_size, config.num_learners)
+        setup = Setup(role, asked, here.rank, learners_here, *of_levels)
         made = make(config, environment, *([setup] if _takes_setup(parameters) else []))
     except (nets.Unsuitable, UnsuitableActions):
         raise

@@ -60,6 +60,10 @@ class BadAlgorithm(Exception):
     """
 
 
+# Algorithms by which others train several agents.
+_OF_SEVERAL_AGENTS = ("coma", "ippo", "iql", "maddpg", "mappo", "masac", "matd3", "qmix", "vdn")
+
+
 def place_of(algorithm: str) -> Place:
     """Return the places of the algorithm that --algorithm names and of its settings."""
     of_users = Place(algorithm, "make", f"{algorithm}_settings", "Settings")
@@ -81,6 +85,12 @@ def settings_type(algorithm: str, base: type) -> type:
     except user_modules.BadModule as error:
         if error.__cause__:
             raise BadAlgorithm(str(error)) from error.__cause__
+        if algorithm.lower() in _OF_SEVERAL_AGENTS:
+            raise BadAlgorithm(
+                "there is no algorithm here that trains several agents with what all of them see, "
+                "or a policy for each: one policy plays for all agents with every algorithm, such "
+                "as --algorithm=ppo (sandbox/several_agents.md)"
+            ) from None
         raise BadAlgorithm(
             f"there is no such algorithm; write {', '.join(BUILT_IN)} or the name of a module of "
             f"yours (package.module): {error}"

@@ -33,21 +33,22 @@ def num_actors(config: Config) -> int:
     return max(len(os.sched_getaffinity(0)), config.num_learners if config.rounds else 0)
 
 
-def num_envs(config: Config, observation: Any) -> int:
-    """Return the number of environments per actor: more where observations are large.
+def num_columns(config: Config, environment: Any) -> int:
+    """Return the columns of an actor: its environments, times the agents of each.
 
-    A large batch saves time where the network takes long to read an observation. `observation` is
-    the TensorSpec of one. In rounds, the actors of a run on one machine share a round's columns.
+    A large batch saves time where the network takes long to read an observation. `environment` is
+    the EnvironmentSpec. In rounds, the actors of a run on one machine share a round's columns.
     """
+    agents = environment.agents
     if config.num_envs != AUTO:
-        return config.num_envs
-    most = 32 if is_large(observation) else 16
+        return config.num_envs * agents
+    most = 32 if is_large(environment.observation) else 16
     if not config.rounds:
-        return most
+        return max(most - most % agents, agents)
     columns = config.batch_size
     share = columns * max(config.num_learners, 1) // max(num_actors(config), 1)
     most = min(most, max(share, 1))
-    return max(n for n in range(1, most + 1) if columns % n == 0)
+    return max((n for n in range(agents, most + 1, agents) if columns % n == 0), default=agents)
 
 
 def is_large(observation: Any) -> bool:
@@ -67,9 +68,11 @@ def parts(observation: Any) -> list[Any]:
 
 
 def group_sizes(
-    config: Config, count: int, observation: Any, own_actors: bool, rounds: bool
+    config: Config, count: int, environment: Any, own_actors: bool, rounds: bool
 ) -> list[int]:
-    """Return the sizes of the groups into which an actor divides its `count` environments.
+    """Return the sizes of the groups into which an actor divides its `count` columns.
+
+    `environment` is the EnvironmentSpec. The columns of an environment's agents stay together.
 
     With two groups an actor steps one while its network reads the other, at the price of batches
     half as large. This pays off only where cores are idle, which is known only for `own_actors`:
@@ -77,7 +80,8 @@ def group_sizes(
     ValueError is raised if --env_groups asks for more groups than rounds allow, or than there are
     environments.
     """
-    wanted = config.env_groups
+    wanted, agents = config.env_groups, environment.agents
+    count //= agents
     check_groups(config, count)
     # While one group waited for the next policy, the other groups would act by the previous one.
     if rounds or config.deterministic_run:
@@ -90,8 +94,8 @@ def group_sizes(
         wanted = 1
     if wanted == AUTO:
         spare = own_actors and num_actors(config) < len(os.sched_getaffinity(0))
-        wanted = 2 if spare and is_large(observation) else 1
-    return split_evenly(count, min(wanted, count))
+        wanted = 2 if spare and is_large(environment.observation) else 1
+    return [n * agents for n in split_evenly(count, min(wanted, count))]
 
 
 def check_groups(config: Config, count: int) -> None:

@@ -6,6 +6,7 @@ are compared by it.
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,11 @@ from typing import Any, NamedTuple, NoReturn
 
 # The end of the names of files with environments or wrappers that were defined in Python.
 FILE_SUFFIX = ".environment"
+# Opponents of --opponents by name; others are a policy's folder or a function.
+RANDOM, SELF, PAST = "random", "self", "past"
+OPPONENTS = f"{SELF}:0.5,{PAST}:0.5"  # the default
+# The number of an opponent: of a past policy its version, of opponent k of the flag -2 - k, or:
+NO_OPPONENT = -1
 # With Atari: said by the frontend, and by the learner.
 EVERY_FRAME = (
     "--num_action_repeats=1 makes every emulator frame a step; impala_horovod_gym ignored the flag "
@@ -98,6 +104,30 @@ def read_wrappers(text: str) -> list[WrapperCall]:
 def wrappers_text(text: str) -> str:
     """Return --env_wrappers in the form in which it is recorded and compared. Raises ValueError."""
     return ",".join(call.text for call in read_wrappers(text))
+
+
+def read_opponents(text: str) -> dict[str, float]:
+    """Return the weights of --opponents by name, in order. Raises ValueError."""
+    weights: dict[str, float] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, _, weight = part.rpartition(":")
+        try:
+            share = float(weight)
+        except ValueError:  # the name alone, which may be that of a function
+            name, share = part, 1.0
+        if not name or not 0 < share < math.inf:
+            raise ValueError(f"{part!r} must be a name and a weight above 0, such as self:0.5")
+        if name in weights:
+            raise ValueError(f"it names {name} twice")
+        weights[name] = share
+    if not weights:
+        raise ValueError(f"it must name an opponent, such as {OPPONENTS} or {RANDOM}")
+    return weights
+
+
+def opponents_text(text: str) -> str:
+    """Return --opponents in the form in which it is recorded and compared. Raises ValueError."""
+    return ",".join(f"{name}:{weight:g}" for name, weight in read_opponents(text).items())
 
 
 def _read_object(text: str, alone: bool = True) -> tuple[dict[str, Any], int]:

@@ -92,6 +92,14 @@ class TrainingSettings:
              "channels], images of that size of numbers from 0 to 1 to bytes, and choices among "
              "more than 64 to numbers, which the network embeds. False: images stay as they are, "
              "and all choices become one-hot vectors, as in earlier versions.")
+    opponents: str = flag(
+        environment_flags.OPPONENTS, group="Environment", rewrite=environment_flags.opponents_text,
+        text="Who plays the other agents of an environment whose agents take turns, drawn for "
+             "each game by these weights. random: random actions. self: the newest policy. past: "
+             "earlier policies, those more often against which the policy scores worse. Others "
+             "are a run's folder, an exported policy, the name of a policy of this package, or a "
+             "function, as for --teacher: my_module:function:0.3. --mode=test and evaluators play "
+             "against random ones unless they are given others.")
     sticky_actions: float = flag(
         -1, group="Environment", most=1,
         text="Atari only: probability, at each frame, that the emulator repeats the previous "
@@ -218,8 +226,9 @@ class TrainingSettings:
         text="Unit in which the baseline learns. error: the reward's, and its squared error is "
              "divided by the error's own running mean where that is above 1. popart: PopArt; the "
              "value targets' own mean and standard deviation, those of the newest 50,000 steps of "
-             "all learners, by which advantages are divided, too. It suits rewards of any size, "
-             "also unknown or changing ones. none: the reward's.")
+             "all learners, by which advantages are divided, too; each of several levels has its "
+             "own. It suits rewards of any size, also unknown or changing ones. none: the "
+             "reward's.")
     huber_delta: float = flag(
         float("inf"), group="Algorithm", least=1e-6,
         text="Error of the baseline, in the unit of value_normalization, beyond which it counts "

@@ -11,7 +11,7 @@ FIELDS = len(Episode._fields)
 
 
 def to_rows(episodes: Iterable[Episode], first: int = 0) -> np.ndarray:
-    """Return episodes as float32 [K, 4], a row for each with the fields of `Episode`.
+    """Return episodes as float32 [K, FIELDS], a row for each with the fields of `Episode`.
 
     The environments are numbered from `first` on.
     """
@@ -32,8 +32,8 @@ class ReportedEpisodes(NamedTuple):
     def episodes(self) -> list[Episode]:
         """Return the episodes, one by one."""
         return [
-            Episode(int(number), bool(whole_game), episode_return, int(length))
-            for number, whole_game, episode_return, length in self.rows.tolist()
+            Episode(int(i), bool(whole_game), episode_return, int(length), int(opponent), score)
+            for i, whole_game, episode_return, length, opponent, score in self.rows.tolist()
         ]
 
     def describe(self, game: Episode) -> dict[str, Any]:

@@ -7,6 +7,7 @@ caches. The overhead of calling a tf.function exceeds the time of a small networ
 avoids it.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -53,16 +54,20 @@ def reinterpret(raw: tf.Tensor, shape: Sequence[int | None], dtype: tf.DType) ->
     return tf.bitcast(tf.reshape(raw, [*sizes, dtype.size]), dtype)
 
 
-def as_operation(concrete: Any) -> Callable[..., list[tf.Tensor]]:
+def as_operation(concrete: Any, frozen: bool = False) -> Callable[..., list[tf.Tensor]]:
     """Return a callable that runs a concrete function of flat tensors as one operation.
+
+    With `frozen`, it computes with copies of the variables, as they are now.
 
     It skips the checks and conversions that a call of the tf.function itself makes. If it fails, it
     is called again as a tf.function, whose error names the line that made the operation.
     """
     captured = concrete.captured_inputs
+    copies = {id(v.handle): tf.Variable(v) for v in concrete.graph.variables if frozen}
+    captured = [copies[id(c)].handle if id(c) in copies else c for c in captured]
     kinds = [output.dtype for output in concrete.outputs]
 
-    def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
+    def call(_: Any, *tensors: tf.Tensor) -> list[tf.Tensor]:
         try:
             return tf.raw_ops.StatefulPartitionedCall(
                 args=[*tensors, *captured], Tout=kinds, f=concrete
@@ -71,7 +76,7 @@ def as_operation(concrete: Any) -> Callable[..., list[tf.Tensor]]:
             concrete(*tensors)
             raise
 
-    return call
+    return functools.partial(call, copies)  # handles alone would not keep them
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:

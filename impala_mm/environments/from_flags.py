@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.config import flags
+from impala_mm.config.environment_flags import OPPONENTS
 from impala_mm.config.messages import escape, users_traceback
 from impala_mm.config.settings import Config
 from impala_mm.environments import nests, texts
@@ -66,6 +67,11 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
                 f"--life_loss_ends=false: {name} is not an Atari game, and has no lives here: "
                 f"leave it out"
             )
+        if config.opponents != OPPONENTS and specs[name].seats == 1:
+            flags.refuse(
+                f"--opponents={config.opponents}: the agents of {name} do not take turns, so that "
+                f"nobody plays against them: leave it out"
+            )
     (first, one), *others = specs.items()
     for name, other in others:
         her_ratio = getattr(config, "her_ratio", 0)
@@ -78,12 +84,13 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
             ("actions", one.actions.describe(), other.actions.describe()),
             ("observation", one.observation, other.observation),
             ("frames per step", one.action_repeats, other.action_repeats),
+            ("agents", (one.agents, one.seats), (other.agents, other.seats)),
             ("action masks", *("offered" if spec.masks else "none" for spec in (one, other))),
         ):
             if mine != theirs:
                 hint = "; --full_action_space makes one network fit all games of Atari"
                 flags.refuse(
                     f"--level_name: {first} and {name} differ in their {what} ({mine} and "
-                    f"{theirs}){hint if what == 'actions' and other.scores else ''}"
+                    f"{theirs}){hint if what == 'actions' and other.emulator else ''}"
                 )
     return specs

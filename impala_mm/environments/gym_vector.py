@@ -7,7 +7,7 @@ overwritten.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -21,7 +21,7 @@ from impala_mm.environments.masks import RawMask, nothing_allowed, refuse_unexpe
 from impala_mm.environments.spaces import SpaceConversion, judge_goals
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Episode, Fault, Step
 
-_RUNNING, _ENDED, _BROKEN = range(3)
+RUNNING, ENDED, BROKEN = range(3)  # states of a row
 _LEAST_HEIGHT = 160  # of pictures of observations, in pixels: smaller ones are enlarged
 RENDER_FPS = 30.0  # pictures a second, of environments that do not state a rate
 
@@ -62,21 +62,22 @@ class GymVector:
         self.rebuilds = 0  # of all environments
         self._first = first
         self._finished: list[Episode] = []
-        self._now = blank_step(num_envs, conversion)
+        self._now = blank_step(rows := num_envs * conversion.agents, conversion)
         self._observation: list[np.ndarray] = nests.flatten(self._now.observation)
         self._mask: list[np.ndarray] = nests.flatten(self._now.mask)
-        self._returns = np.zeros(num_envs)
-        self._lengths = np.zeros(num_envs, np.int64)
-        self._states = [_ENDED if opens else _BROKEN] * num_envs
+        self._returns = np.zeros(rows)
+        self._lengths = np.zeros(rows, np.int64)
+        self._states = [ENDED if opens else BROKEN] * rows
         # Of the reset; some environments take no larger ones.
-        self._seeds: list[int | None] = [(seed + first + i) % 2**31 for i in range(num_envs)]
-        self._environments: list[Any] = []
-        self._results: list[Any] = [None] * num_envs  # of the environments' last steps or resets
+        self._seeds: list[int | None] = [(seed + first + i) % 2**31 for i in range(rows)]
+        self._environments: list[Any] = []  # one for each row
+        # What the last steps or resets of the rows returned; None: nobody plays there.
+        self._results: list[Any] = [None] * rows
         self._raw_masks: list[RawMask] = []  # one for each environment, if they offer masks
         try:
-            self._environments.extend(
-                self._open(i) if opens else _NotOpen() for i in range(num_envs)
-            )
+            for i in range(num_envs):
+                one = self._open(i * conversion.agents) if opens else _NotOpen()
+                self._environments += [one] * conversion.agents
         except BaseException:
             self.close()
             raise
@@ -93,7 +94,7 @@ class GymVector:
 
         Only the first reset of each environment is seeded. Broken environments stay broken.
         """
-        self._states = [state if state == _BROKEN else _ENDED for state in self._states]
+        self._states = [state if state == BROKEN else ENDED for state in self._states]
         self._returns.fill(0)
         self._lengths.fill(0)
         return self.step(self.spec.actions.zeros(len(self._states)))
@@ -105,26 +106,18 @@ class GymVector:
             array.fill(0)
         # What the environments return is read after all have stepped: a simulator displaces this
         # code and its data from the processor's caches, and it would be loaded again each time.
-        states, steps, results = self._states, self._steps, self._results
-        for i, action in enumerate(self.spec.actions.to_environments(actions)):
+        self._play(self.spec.actions.to_environments(actions))
+        states = self._states
+        for i, result in enumerate(self._results):
             try:
-                if states[i] == _RUNNING:
-                    results[i] = steps[i](action)
-                elif states[i] == _ENDED:
-                    first[i] = True
-                    results[i] = self._reset(i)
-            except FAILURES as error:
-                self._break(i, error)
-        for i, result in enumerate(results):
-            try:
-                if states[i] == _RUNNING:
+                if states[i] == RUNNING:
                     if len(result) == 4:
                         result = step_of(result)  # noqa: PLW2901
                     raw, reward[i], terminated[i], truncated[i], info = result
                     self._put(i, raw, info)
-                elif states[i] == _ENDED:
+                elif states[i] == ENDED and result is not None:
                     self._put(i, *result)
-                    states[i] = _RUNNING
+                    states[i] = RUNNING
                 else:
                     self._blank(i)
             except FAILURES as error:
@@ -142,7 +135,7 @@ class GymVector:
         the exception is raised here.
         """
         i = environment
-        self._states[i] = _BROKEN
+        self._states[i] = BROKEN
         self._returns[i] = self._lengths[i] = 0
         with contextlib.suppress(Exception):
             self._environments[i].close()
@@ -165,7 +158,7 @@ class GymVector:
             mask = masks.read_one(self._raw_masks[i](observation, info), "the reset")
             for array, part in zip(nests.flatten(row.mask), mask, strict=True):
                 array[0] = part
-        self._states[i] = _RUNNING
+        self._states[i] = RUNNING
         return row
 
     def episodes(self) -> list[Episode]:
@@ -192,7 +185,7 @@ class GymVector:
         try:
             return judge_goals(self.spec.level_name, one, achieved, desired)
         except BadLevel:
-            self._states[environment] = _BROKEN
+            self._states[environment] = BROKEN
             self._returns[environment] = self._lengths[environment] = 0
             raise
 
@@ -205,6 +198,19 @@ class GymVector:
     def blank(self, count: int) -> Step:
         """Return a step of `count` environments, of zeros in new arrays."""
         return blank_step(count, self._conversion)
+
+    def _play(self, actions: Sequence[Any]) -> None:
+        """Step or reset each environment that is not broken, and keep what it returns."""
+        first, states, steps, results = self._now.first, self._states, self._steps, self._results
+        for i, action in enumerate(actions):
+            try:
+                if states[i] == RUNNING:
+                    results[i] = steps[i](action)
+                elif states[i] == ENDED:
+                    first[i] = True
+                    results[i] = self._reset(i)
+            except FAILURES as error:
+                self._break(i, error)
 
     def _open(self, i: int) -> Any:
         return self._open_one(self._renders and i == 0)
@@ -268,29 +274,34 @@ class GymVector:
         self._returns += self._now.reward
         self._lengths += ~first
         for i in np.flatnonzero(terminated | truncated).tolist():
-            self._states[i] = _ENDED
-            for whole_game in (False, True):
-                self._finished.append(
-                    Episode(i, whole_game, float(self._returns[i]), int(self._lengths[i]))
-                )
+            self._states[i] = ENDED
+            self._end_episode(i, float(self._returns[i]), int(self._lengths[i]))
             self._returns[i] = self._lengths[i] = 0
+
+    def _end_episode(self, i: int, episode_return: float, length: int) -> None:
+        """Count an episode that has ended, as a training episode and as a complete game."""
+        self._finished += [Episode(i, whole, episode_return, length) for whole in (False, True)]
 
     def _break(self, i: int, error: BaseException) -> None:
         number, one = self._first + i, self._environments[i]
-        where = f"environment {number} of {self.spec.level_name}"
+        where = f"environment {number // self._conversion.agents} of {self.spec.level_name}"
         called = one, "reset" if self._now.first[i] else "step"
         self.faults.append(make_fault(where, error, number, called))
-        self._states[i] = _BROKEN
+        self._states[i] = BROKEN
         self._returns[i] = self._lengths[i] = 0
         self._blank(i)
 
     def _blank(self, i: int) -> None:
-        """Write the row of a broken environment: zeros, with `first`, `fault` and the mask set."""
+        """Write a row in which nobody plays: zeros, with `first` and the mask set.
+
+        If its environment is broken, `fault` is set, too.
+        """
         reward, terminated, truncated, _, first, fault, _ = self._now
         for array in (reward, terminated, truncated, *self._observation):
             array[i] = 0
-        for array in (first, fault, *self._mask):
+        for array in (first, *self._mask):
             array[i] = True
+        fault[i] = self._states[i] == BROKEN
 
 
 class _NotOpen(gymnasium.Env):

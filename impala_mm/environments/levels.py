@@ -12,7 +12,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -22,7 +22,7 @@ from impala_mm.config import user_modules
 from impala_mm.config.auto import split_evenly
 from impala_mm.config.environment_flags import WrapperCall, json_text, read_kwargs, read_wrappers
 from impala_mm.config.messages import describe_error, error_message, is_users_file, join_lines
-from impala_mm.environments import Level, gym_adapter, masks
+from impala_mm.environments import Level, agents, gym_adapter, masks
 from impala_mm.environments.spaces import SpaceConversion, read_spaces
 from impala_mm.environments.types import (
     GENERAL_FLAGS,
@@ -32,6 +32,9 @@ from impala_mm.environments.types import (
     Options,
     ReferenceScores,
 )
+
+if TYPE_CHECKING:
+    from impala_mm.environments.gym_vector import GymVector
 
 # What a constructor raises for arguments that it does not accept.
 _BAD_ARGUMENTS: tuple[type[Exception], ...] = (
@@ -76,7 +79,11 @@ class MadeLevel(Level):
 
         BadLevel is raised if the flags do not fit it.
         """
-        return self._wrapped(gym_adapter.adapt(self._call(renders)))
+        environment = self._call(renders)
+        if agents.has_several_agents(environment):  # its wrappers are of its own API
+            agents.refuse_options(self.name, self._options)
+            return agents.adapt(self.name, self._wrapped(environment))
+        return self._wrapped(gym_adapter.adapt(environment))
 
     def _wrapped(self, environment: Any) -> Any:
         """Return an environment in the wrappers of the flags."""
@@ -117,17 +124,16 @@ class MadeLevel(Level):
         self, num_envs: int, seed: int, renders: bool = False, workers: int = 0
     ) -> Environments:
         """Return copies that step in this process, or in `workers` of their own."""
-        from impala_mm.environments import gym_vector  # noqa: PLC0415
-
         conversion = self.conversion()
         spec = self._spec(conversion)
         if workers:
             from impala_mm.environments import worker_vector  # noqa: PLC0415
 
-            sizes = split_evenly(num_envs, min(workers, num_envs))
+            sizes = [n * spec.agents for n in split_evenly(num_envs, min(workers, num_envs))]
             options = self._options._asdict()
             return worker_vector.WorkerVector(spec, conversion, options, sizes, seed, renders)
-        return gym_vector.GymVector(spec, conversion, self.open, num_envs, seed, renders)
+        kind = vector_of(conversion)
+        return kind(spec, conversion, self.open, num_envs, seed, renders)
 
     def action_names(self) -> list[str]:
         """Return the names that the environment has for its actions; empty if it has none."""
@@ -165,7 +171,11 @@ class MadeLevel(Level):
         """Return the conversion for an open environment."""
         options = self._options
         sizes = options.width, options.height
-        conversion = read_spaces(self.name, environment, *sizes, options.convert_observations)
+        several = isinstance(environment, agents.SeveralAgents)
+        one = environment.spaces if several else environment
+        conversion = read_spaces(self.name, one, *sizes, options.convert_observations)
+        if several:
+            conversion = conversion._replace(**environment.columns)
         if has_masks is None and not conversion.masks:
             has_masks = self._first_info_has_mask(environment)
         if has_masks and not conversion.masks:
@@ -202,6 +212,8 @@ class MadeLevel(Level):
             scores=self._scores,
             masks=conversion.actions.mask_specs if conversion.masks else (),
             without_goals=conversion.without_goals,
+            agents=conversion.agents,
+            seats=conversion.seats,
             note="; ".join(notes),
         )
 
@@ -267,6 +279,15 @@ class MadeLevel(Level):
             )
         except BadLevel as error:
             raise BadLevel(f"{self.name}: {error}") from None
+
+
+def vector_of(conversion: SpaceConversion) -> "type[GymVector]":
+    """Return the class of vectors that step environments of this conversion in one process."""
+    from impala_mm.environments import gym_vector, parallel, turns  # noqa: PLC0415
+
+    if conversion.seats > 1:
+        return turns.TurnVector
+    return parallel.ParallelVector if conversion.is_parallel else gym_vector.GymVector
 
 
 class Discretised(gymnasium.ActionWrapper):
@@ -388,12 +409,6 @@ def _refuse_others(made: Any, maker: str) -> None:
     if isinstance(made, gymnasium.vector.VectorEnv):
         reason = (
             ", a vector of environments: it must return a single one, or have a parameter num_envs"
-        )
-    elif callable(getattr(made, "action_space", None)):  # by agent, as PettingZoo has it
-        reason = (
-            ", an environment of several agents, and a policy here plays for one: return a "
-            "gymnasium.Env around it that lets a rule or a policy of yours act for the others, or "
-            "whose Dict actions and observations have a part for each agent"
         )
     elif not all(callable(getattr(made, name, None)) for name in ("reset", "step")):
         reason = ", which is no environment: it has no methods reset and step"

@@ -32,8 +32,11 @@ class SpaceConversion(NamedTuple):
     actions: ActionSpec
     observation: ObservationConversion
     masks: MaskConversion | None = None  # None: the environment offers no masks
-    without_goals: str = ""  # that of `EnvironmentSpec`
     note: str = ""  # how a vector is played, for the user: follows the level's name
+    without_goals: str = ""  # that of `EnvironmentSpec`, as are the following
+    agents: int = 1
+    seats: int = 1
+    is_parallel: bool = False  # whether agents act at the same time
 
 
 def read_spaces(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from impala_mm.config.environment_flags import NO_OPPONENT, OPPONENTS
 from impala_mm.config.errors import BadEnvironment
 from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 
@@ -39,6 +40,8 @@ class EnvironmentSpec(NamedTuple):
     # Why its steps cannot be given other goals (see `goals`), as a part of a sentence; empty: they
     # can.
     without_goals: str = "it has no goals"
+    agents: int = 1  # that act at the same time: an environment is a column of the batch for each
+    seats: int = 1  # of players who take turns; the policy has one of them, opponents the others
 
     @property
     def num_actions(self) -> int:
@@ -69,6 +72,7 @@ class Options(NamedTuple):
     height: int = 0
     num_action_repeats: int = 0  # frames per step; 0: the level's own number
     convert_observations: bool = True  # recognise images, and number many choices
+    opponents: str = OPPONENTS  # of turn-taking agents; whoever plays sets them: see `turns`
     # For Atari only:
     sticky_actions: float = -1  # probability that the last action is repeated; negative: the id's
     full_action_space: bool = False  # all 18 actions instead of the game's own
@@ -88,7 +92,7 @@ class Options(NamedTuple):
 
 
 # Options that are also flags of an experiment: those for any level, and with them those for Atari.
-GENERAL_FLAGS, OPTION_FLAGS = Options._fields[:9], Options._fields[:-1]
+GENERAL_FLAGS, OPTION_FLAGS = Options._fields[:10], Options._fields[:-1]
 
 
 class Step(NamedTuple):
@@ -108,10 +112,14 @@ class Step(NamedTuple):
 class Episode(NamedTuple):
     """A finished episode."""
 
-    environment: int
+    environment: int  # its column; of a complete game of several agents the first of them
     whole_game: bool  # a complete game; otherwise a training episode, such as one life in Atari
-    episode_return: float  # sum of the raw rewards
-    length: int  # steps, without resets
+    episode_return: float  # sum of the raw rewards; of several agents' game the mean of theirs
+    length: int  # steps, without resets; of several agents' game those of the longest episode
+    # Where agents take turns: the number of the opponent, see `environment_flags`, and the
+    # result: 1 for a victory, 0.5 for a draw, 0 for a defeat.
+    opponent: int = NO_OPPONENT
+    score: float = 0.5
 
 
 class Fault(NamedTuple):
@@ -124,7 +132,7 @@ class Fault(NamedTuple):
 
 
 class Environments(Protocol):
-    """E copies of one environment, which step together."""
+    """Copies of one environment, which step together, as E columns: each has `spec.agents`."""
 
     spec: EnvironmentSpec
     faults: list[Fault]  # those that the caller has not removed yet, the newest last

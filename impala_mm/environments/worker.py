@@ -18,6 +18,7 @@ from typing import Any
 from impala_mm.config import user_modules
 from impala_mm.environments import gym_vector, nests
 from impala_mm.environments.faults import CLOSED_CONNECTION, FAILURES, make_fault
+from impala_mm.environments.levels import vector_of
 from impala_mm.environments.make import made_level
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Fault
 from impala_mm.environments.worker_vector import Reply, SharedNest, Work
@@ -81,11 +82,11 @@ def _open(work: Work) -> gym_vector.GymVector:
     conversion = level.conversion(work.has_masks)
     actions, threshold = conversion.actions, level.reward_threshold
     spec = EnvironmentSpec(level.name, None, actions, level.repeats, threshold)
-    return gym_vector.GymVector(
+    return vector_of(conversion)(
         spec,
         conversion,
         level.open,
-        work.size,
+        work.size // conversion.agents,
         work.seed,
         work.renders and not work.first,
         first=work.first,

@@ -16,12 +16,21 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.config import flags
+from impala_mm.config.environment_flags import (
+    PAST,
+    RANDOM,
+    SELF,
+    opponents_text,
+    read_opponents,
+)
 from impala_mm.config.errors import BadEnvironment
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments import SUITES, from_flags, nests, seeds, types
 from impala_mm.environments.faults import FAILURES, FaultLog, indented, make_fault
 from impala_mm.environments.make import level_spec, make_environments
+from impala_mm.environments.opponents import Player, RandomPlayer
+from impala_mm.environments.turns import TurnVector
 from impala_mm.environments.types import Environments, Step
 from impala_mm.evaluation.results import Evaluation, Game
 from impala_mm.policy.core import (
@@ -96,12 +105,13 @@ def evaluate_level(
     viewers: Callable[[Environments], Sequence[Viewer]] | None = None,
     meanwhile: KeepPlaying = lambda games, steps: True,
     say: Say = lambda message: None,
+    load_opponent: Callable[..., Player] | None = None,
 ) -> Evaluation:
     """Play `num_episodes` games; fewer, without the long ones, once `meanwhile` returns False.
 
     `no_reward_steps`: steps without reward after which a game is ended; None for the default
     (`IDLE_STEPS` for deterministic Atari, else 0, no limit). `viewers` returns viewers of the
-    environments.
+    environments. `load_opponent`: `teachers.opponents.load_player`; None: only `random` plays.
     """
     num_envs = min(num_envs, num_episodes)
     options = from_flags.environment_options(policy.config)
@@ -116,13 +126,15 @@ def evaluate_level(
         renders=viewers is not None,
         **options,
     )
+    if isinstance(environments, TurnVector):
+        options["opponents"] = _set_opponents(environments, policy.config, seed, load_opponent, say)
     feed = None
     try:
         feed = ViewerFeed(policy, environments, viewers(environments)) if viewers else None
         games = play_games(
             policy,
             environments,
-            games_per_env(num_episodes, num_envs),
+            games_per_env(num_episodes, num_envs, environments.spec.agents),
             explore=not deterministic,
             idle_steps=no_reward_steps,
             feed=feed,
@@ -146,13 +158,41 @@ def evaluate_level(
         returns=[game.episode_return for game in games],
         lengths=[game.length for game in games],
         idle=sum(game.idle for game in games),
+        results=[game.score for game in games if environments.spec.seats > 1],
     )
 
 
-def games_per_env(num_games: int, num_envs: int) -> np.ndarray:
-    """Return how many games each copy plays, int64 [E]."""
+def _set_opponents(
+    environments: TurnVector,
+    config: Config,
+    seed: int,
+    load: Callable[..., Player] | None,
+    say: Say,
+) -> str:
+    """Let the opponents of --opponents play; return who plays, as the flag names it."""
+    weights, spec = read_opponents(config.opponents), environments.spec
+    if {SELF, PAST} & weights.keys():
+        say(f"opponents play at random, since {SELF} and {PAST} play only in a training")
+        weights = {RANDOM: 1.0}
+    if load is None and weights.keys() != {RANDOM}:
+        raise BadEnvironment(f"opponents={config.opponents}: here only {RANDOM} may play")
+
+    def loaded(name: str, entries: int) -> Player:
+        return load(name, config, spec, entries) if load else RandomPlayer(spec.actions, seed)
+
+    environments.let_play(weights, loaded, seed)
+    return opponents_text(",".join(f"{name}:{share}" for name, share in weights.items()))
+
+
+def games_per_env(num_games: int, num_envs: int, agents: int = 1) -> np.ndarray:
+    """Return how many games each column plays, int64 [E]; with several agents, the first of them.
+
+    The other columns of an environment have 0.
+    """
     each, more = divmod(num_games, num_envs)
-    return each + (np.arange(num_envs) < more).astype(np.int64)
+    games = np.zeros(num_envs * agents, np.int64)
+    games[::agents] = each + (np.arange(num_envs) < more)
+    return games
 
 
 def play_games(
@@ -165,7 +205,7 @@ def play_games(
     meanwhile: KeepPlaying = lambda games, steps: True,
     say: Say = lambda message: None,
 ) -> list[Game]:
-    """Play and return the first `games_left[i]` games of each copy i, and none after them."""
+    """Play and return the first `games_left[i]` games of each column i, and none after them."""
     games_left = games_left.copy()
     games: list[Game] = []
     faults = FaultLog(say)
@@ -188,10 +228,10 @@ def play_games(
         step = environments.step(actions)
         steps += int(games_left.astype(bool).sum())
         idle = np.where((step.reward != 0) | step.first, 0, idle + 1)
-        for i, whole_game, episode_return, length in environments.episodes():
+        for i, whole_game, episode_return, length, _, score in environments.episodes():
             if whole_game and games_left[i]:
                 cut = idle_steps > 0 and step.truncated[i] and idle[i] >= idle_steps
-                games.append(Game(episode_return, length, bool(cut)))
+                games.append(Game(episode_return, length, bool(cut), score))
                 games_left[i] -= 1
                 if feed and i == 0:
                     feed.show_end(step)

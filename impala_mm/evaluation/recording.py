@@ -19,7 +19,7 @@ from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.environments import from_flags
 from impala_mm.environments.faults import FaultLog
 from impala_mm.environments.types import Environments, EnvironmentSpec, Step
-from impala_mm.evaluation.games import GamePolicy, rebuild_broken
+from impala_mm.evaluation.games import GamePolicy, Unplayable, rebuild_broken
 from impala_mm.evaluation.results import Game
 from impala_mm.replay.data_set import About, DataSetWriter
 from impala_mm.runtime.log import Say
@@ -74,6 +74,11 @@ def record(
     games of this environment and the steps of all. Once `meanwhile` returns False, playing ends at
     once, and the games that are not complete lack their ends.
     """
+    if environments.spec.agents > 1:
+        raise Unplayable(
+            f"{environments.spec.level_name} has {environments.spec.agents} agents that act at the "
+            f"same time, and games are recorded of a single one"
+        )
     streams = _Streams(environments, num_envs, unroll, data)
     played, games_of = Played([], 0), np.zeros(num_envs, np.int64)
     faults, idle = FaultLog(say), np.zeros(num_envs, np.int64)
@@ -89,7 +94,7 @@ def record(
         idle = np.where((step.reward != 0) | step.first, 0, idle + 1)
         written = streams.add(step, actions)
         played = played._replace(steps=played.steps + int((~streams.over & ~step.first).sum()))
-        for i, whole_game, episode_return, length in environments.episodes():
+        for i, whole_game, episode_return, length, *_ in environments.episodes():
             if not whole_game or streams.over[i]:
                 continue
             cut = idle_steps > 0 and step.truncated[i] and idle[i] >= idle_steps

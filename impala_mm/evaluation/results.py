@@ -7,6 +7,7 @@ The file has a line for each level that was evaluated with a checkpoint:
                           what was played and how, see `Evaluation`
     returns, lengths      raw return and length in steps of each game
     idle                  number of games that were ended for lack of reward
+    won, drawn, lost      number of games with these results, where agents take turns
     video                 path of the video of the first game, with --video_dir; it is relative to
                           LOGDIR if it is in LOGDIR
     mean, median, deviation, least, most, mean_length
@@ -38,6 +39,7 @@ class Game(NamedTuple):
     episode_return: float  # raw
     length: int  # steps
     idle: bool  # whether it was ended because it brought no reward for long
+    score: float = 0.5  # against opponents: 1 if it was won, 0 if it was lost
 
 
 class Evaluation(NamedTuple):
@@ -55,6 +57,7 @@ class Evaluation(NamedTuple):
     returns: list[float]
     lengths: list[int]  # in steps
     idle: int  # number of games that were ended because they brought no reward for long
+    results: Sequence[float] = ()  # against opponents: 1, 0.5 and 0 for games won, drawn and lost
 
     @property
     def mean(self) -> float:
@@ -76,6 +79,8 @@ def make_row(result: Evaluation, by: str) -> dict[str, Any]:
     """Return the row of an evaluation; `by`: the job that made it, test or evaluator."""
     kept: dict[str, Any] = result._asdict()
     kept.pop("scores")
+    if won_drawn_lost := count_results(kept.pop("results")):
+        kept |= won_drawn_lost
     of_returns = summarise(result.returns)._asdict()
     row: dict[str, Any] = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "by": by} | kept
     # The deviation of a single game is NaN.
@@ -84,6 +89,13 @@ def make_row(result: Evaluation, by: str) -> dict[str, Any]:
     if result.scores:
         row["normalised_score"] = normalised([result.mean], result.scores)[0]
     return row
+
+
+def count_results(results: Sequence[float]) -> dict[str, int]:
+    """Return how many games against opponents were won, drawn and lost; empty without opponents."""
+    if not results:
+        return {}
+    return {name: results.count(x) for name, x in (("won", 1.0), ("drawn", 0.5), ("lost", 0.0))}
 
 
 def describe_video(video: Path, logdir: Path) -> str:
@@ -135,6 +147,9 @@ def level_table(result: Evaluation) -> str:
         f"complete games: {len(result.returns)}, {result.num_envs} at a time; {how}; seed "
         f"{result.seed}; checkpoint of {result.frames:,.0f} frames",
     ]
+    if counts := count_results(result.results):
+        against = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        lines.append(f"against {result.options['opponents']}: {against}")
     if result.idle:
         limit = result.options["no_reward_steps"]
         lines.append(f"games ended after {limit:,} steps without reward: {result.idle}")

@@ -1,4 +1,4 @@
-"""Starting runs from Python: `train` on this machine, `launch` on the hosts of a CSV."""
+"""Starting runs from Python: `train` here, `launch` on a CSV's hosts, many by `experiment`."""
 
 import json
 import re
@@ -114,6 +114,27 @@ def launch(
     settings["workers_csv_path"] = workers_csv_path
     program = _PROGRAMS / "run_experiment_mm_raw.py"
     return Run(program, setting_files.to_arguments(settings, REPEATED), logdir, progress)
+
+
+def experiment(
+    path: str | Path,
+    workers_csv_path: str | Path | None = None,
+    *,
+    progress: bool = True,
+    **settings: Any,
+) -> Run:
+    """Start an experiment, and return it at once; what is said of a run holds for all its trials.
+
+        impala_mm.experiment("sweep.toml").wait()
+
+    `path` is a file for --experiment of run_experiment_mm_raw.py, and `settings` are its flags.
+    Without a CSV the trials run on this machine. The same call resumes it.
+    """
+    settings["logdir"] = logdir = Path(settings.get("logdir") or f"runs/{Path(path).stem}")
+    if workers_csv_path is not None:
+        settings["workers_csv_path"] = workers_csv_path
+    arguments = setting_files.to_arguments({"experiment": path, **settings}, REPEATED)
+    return Run(_PROGRAMS / "run_experiment_mm_raw.py", arguments, logdir.resolve(), progress)
 
 
 def _folder(config: Config) -> Path:

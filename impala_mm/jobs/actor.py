@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from impala_mm.config import auto, flags, user_modules
+from impala_mm.config.environment_flags import PAST, RANDOM, SELF, read_opponents
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data import compression
@@ -217,15 +218,15 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     made = agent.make_agent(acting(config), config.task, role=Role.ACTOR)
     algorithm, levels = made.algorithm, made.levels
     level = _level_of_task(config, levels)
-    observation = levels[level].observation
-    count = auto.num_envs(config, observation)
+    spec = levels[level]
+    count = auto.num_columns(config, spec)
     rounds = algorithm.rounds
     refuse_many_environments(config, count, UnrollCodec(algorithm.unroll).size, 1)
     try:
-        sizes = auto.group_sizes(config, count, observation, starter.is_local_run(), rounds)
+        sizes = auto.group_sizes(config, count, spec, starter.is_local_run(), rounds)
     except ValueError as error:
         flags.refuse(str(error))
-    groups = _make_groups(setup, level, sizes)
+    groups = _make_groups(setup, spec, sizes)
     # Asked only now, so that mistakes in the flags are found while no learner runs.
     chosen = _ask_task_flags(setup, made.identity)
     if chosen != dict(made.identity["follows_task"]):
@@ -234,7 +235,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     algorithm, layout = made.algorithm, made.layout
     pull_secs = auto.pull_secs(config.min_pull_secs, layout.size)
     identity = made.identity | {"actor": config.task, "level": level, "groups": sizes}
-    pack = compression.COMPRESSORS[auto.compression(config, observation)]
+    pack = compression.COMPRESSORS[auto.compression(config, spec.observation)]
     columns = count if rounds or config.deterministic_run else 0
     link = LearnerLink(
         setup.learners, setup.start, identity, setup.token, pull_secs, columns, say, stop, pack
@@ -259,6 +260,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
             setup.heartbeat,
             tell=lambda fault: setup.report(link.address, fault),
             load_teachers=load_teachers,
+            opponents=_opponents(config, spec),
         )
 
     def end() -> None:
@@ -266,6 +268,24 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
         _close_groups(groups)
 
     return _PreparedActor(run, lambda: link.address, lambda: link.has_delivered, end)
+
+
+def _opponents(config: Config, spec: Any) -> Any:
+    """Return the `OpponentSettings` of a level; None if its agents do not take turns."""
+    if spec.seats == 1:
+        return None
+    from impala_mm.actor.opponents import OpponentSettings  # noqa: PLC0415
+    from impala_mm.teachers.opponents import load_player  # noqa: PLC0415
+
+    weights = read_opponents(config.opponents)
+    if config.env_workers and weights.keys() != {RANDOM}:
+        flags.refuse(
+            f"--env_workers={config.env_workers}: the opponents of --opponents={config.opponents} "
+            f"play in the actor's process: leave it 0, or give --opponents={RANDOM}"
+        )
+    load = functools.partial(load_player, config=config, spec=spec)
+    seed = config.seed + 1000 * config.task
+    return OpponentSettings(weights, lambda name, entries: load(name, entries=entries), seed)
 
 
 def refuse_many_environments(config: Config, count: int, unroll_bytes: int, actors: int) -> None:
@@ -283,13 +303,15 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
     config, stop, alive = setup.config, setup.stop, setup.heartbeat
     levels = from_flags.level_specs(config)
     level = _level_of_task(config, levels)
+    spec = levels[level]
     try:
-        observation = levels[level].observation
-        count = auto.num_envs(config, observation)
-        sizes = stepping_actor.group_sizes(count, observation, levels[level].masks)
+        count, observation = auto.num_columns(config, spec), spec.observation
+        sizes = stepping_actor.group_sizes(count, observation, spec.masks, spec.agents)
     except ValueError as error:
         flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
-    groups = _make_groups(setup, level, sizes)
+    groups = _make_groups(setup, spec, sizes)
+    if opponents := _opponents(config, spec):
+        _let_play(groups, opponents)
     identity = agent.stepping_identity(config, levels)
     identity |= {"actor": config.task, "level": level, "groups": sizes}
     adopted = auto.adopt(config, _ask_task_flags(setup, identity))
@@ -315,8 +337,10 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
     )
 
 
-def _make_groups(setup: _ActorSetup, level: str, sizes: list[int]) -> list[tuple[Any, int]]:
+def _make_groups(setup: _ActorSetup, spec: Any, sizes: list[int]) -> list[tuple[Any, int]]:
     """Return this actor's environments in groups of these sizes, as (Environments, size).
+
+    Sizes are numbers of columns.
 
     If they cannot be made, try again; raise NothingPlayed after `_ATTEMPTS` attempts.
     """
@@ -327,7 +351,7 @@ def _make_groups(setup: _ActorSetup, level: str, sizes: list[int]) -> list[tuple
     from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.environments.worker_vector import WorkerVector  # noqa: PLC0415
 
-    config, address = setup.config, setup.learners[setup.start]
+    config, address, level = setup.config, setup.learners[setup.start], spec.level_name
     options, seed = from_flags.environment_options(config), seeds.of_actor(config.seed, config.task)
     workers = max(config.env_workers // len(sizes), 1) if config.env_workers else 0
     faults, first = FaultLog(setup.say, lambda fault: setup.report(address, fault)), None
@@ -336,10 +360,11 @@ def _make_groups(setup: _ActorSetup, level: str, sizes: list[int]) -> list[tuple
         try:
             for size in sizes:
                 first_of_group = seed + sum(size for _, size in groups)
-                made = make_environments(level, size, first_of_group, workers=workers, **options)
+                count = size // spec.agents
+                made = make_environments(level, count, first_of_group, workers=workers, **options)
                 groups.append((made, size))
                 if isinstance(made, WorkerVector):
-                    setup.say(f"{size} environments step in {made.describe()}")
+                    setup.say(f"{count} environments step in {made.describe()}")
             return groups
         except BadLevel:
             raise
@@ -357,6 +382,20 @@ def _make_groups(setup: _ActorSetup, level: str, sizes: list[int]) -> list[tuple
     raise NothingPlayed(
         f"the environments of this actor could not be made in {attempt + 1} attempts", first
     )
+
+
+def _let_play(groups: list[tuple[Any, int]], opponents: Any) -> None:
+    """Let opponents play that are not the run's policies, where this actor has no network."""
+    from impala_mm.environments.turns import TurnVector  # noqa: PLC0415
+
+    if own := {SELF, PAST} & opponents.weights.keys():
+        flags.refuse(
+            f"--opponents names {' and '.join(sorted(own))}, which play in actors that have the "
+            f"network: use --inference=actor"
+        )
+    for number, (environments, _) in enumerate(groups):
+        if isinstance(environments, TurnVector):
+            environments.let_play(opponents.weights, opponents.load, [opponents.seed, number])
 
 
 def _close_groups(groups: list[tuple[Any, int]]) -> None:

@@ -39,8 +39,9 @@ def run(
     (level, spec), *others = copy.levels.items()
     if others:
         say(f"--debug plays {level} alone, the first level")
-    size, seed = config.num_envs, seeds.of_actor(config.seed, config.task)
-    environments = make_environments(level, size, seed, **from_flags.environment_options(config))
+    seed, options = seeds.of_actor(config.seed, config.task), from_flags.environment_options(config)
+    environments = make_environments(level, config.num_envs, seed, **options)
+    size = config.num_envs * spec.agents
     groups, heart = [(environments, size)], Heartbeat()
     faults = FaultCounter(groups, heart, say)
     player = UnrollPlayer(

@@ -114,6 +114,7 @@ class _Test:
 
     def _play(self, policy: "PolicyCore", level: str) -> "Evaluation":
         from impala_mm.evaluation.games import evaluate_level  # noqa: PLC0415
+        from impala_mm.teachers.opponents import load_player  # noqa: PLC0415
 
         config = self._config
         given = config.no_reward_steps if "no_reward_steps" in self._given else None
@@ -136,6 +137,7 @@ class _Test:
             viewers=make_viewers(config, policy, level, self._unwritten.append),
             meanwhile=meanwhile,
             say=self._say,
+            load_opponent=load_player,
         )
 
     def _say_interrupted(self, result: "Evaluation") -> None:

@@ -56,6 +56,7 @@ def _follow(
     """Test checkpoints until `stop`; unless it is to be `at_once`, test the last one then."""
     from impala_mm.evaluation import games  # noqa: PLC0415
     from impala_mm.evaluation.checkpoint_tester import CheckpointTester, Film  # noqa: PLC0415
+    from impala_mm.teachers.opponents import load_player  # noqa: PLC0415
 
     say, alive = log.ProcessLogger("evaluator"), heartbeat.of_this_process()
 
@@ -81,6 +82,7 @@ def _follow(
         deterministic=config.deterministic,
         seed=config.seed,
         no_reward_steps=config.no_reward_steps if "no_reward_steps" in given else None,
+        load_opponent=load_player,
     )
     since, said = time.monotonic(), float("-inf")
     while not stop.is_set():

@@ -112,13 +112,13 @@ def _refuse_many_environments(config: Config, made: "Agent") -> None:
     """Refuse numbers of environments and of their groups that cannot work, as actors do."""
     from impala_mm.data.trajectory import UnrollCodec  # noqa: PLC0415
 
-    observation, unroll_bytes = made.spec.observation, UnrollCodec(made.algorithm.unroll).size
-    count = auto.num_envs(config, observation)
+    unroll_bytes = UnrollCodec(made.algorithm.unroll).size
+    count = auto.num_columns(config, made.spec)
     actors = 1 if config.job_name else auto.num_actors(config)
     actor.refuse_many_environments(config, count, unroll_bytes, actors)
     try:
         rounds = made.algorithm.rounds
-        auto.group_sizes(config, count, observation, False, rounds)
+        auto.group_sizes(config, count, made.spec, False, rounds)
     except ValueError as error:
         flags.refuse(str(error))
 
@@ -134,7 +134,7 @@ def _check_functions(config: Config, made: "Agent") -> str:
     try:
         own = agent.config_for_acting(config)
         acting = agent.make_agent(own, 0, made.levels, Role.ACTOR)
-        Act(acting.algorithm, auto.num_envs(config, made.spec.observation))
+        Act(acting.algorithm, auto.num_columns(config, made.spec))
         if config.job_name == "actor":
             return ""
         contract.trace_judges(agent.make_agent(own, 0, made.levels, Role.EVALUATOR).algorithm)

@@ -60,8 +60,9 @@ def refuse_for_algorithm(
     algorithm = agent.algorithm
     _refuse_large_batch(config, UnrollCodec(algorithm.unroll).size, learners_here)
     if algorithm.rounds:
-        num_envs = auto.num_envs(config, agent.spec.observation) if is_local else None
-        _refuse_first(_of_rounds(config, learners, actors, num_envs, is_local))
+        agents = agent.spec.agents
+        num_envs = auto.num_columns(config, agent.spec) // agents if is_local else None
+        _refuse_first(_of_rounds(config, learners, actors, num_envs, is_local, agents))
         if algorithm.rounds_overlap and config.deterministic_run:
             flags.refuse(
                 f"--deterministic_run: with --algorithm={config.algorithm} actors play while the "
@@ -127,13 +128,21 @@ def _of_few_actors(config: Config, learners: int, actors: int) -> Iterator[str]:
 
 
 def _of_rounds(
-    config: Config, learners: int, actors: int, num_envs: int | None, is_local: bool
+    config: Config,
+    learners: int,
+    actors: int,
+    num_envs: int | None,
+    is_local: bool,
+    agents: int = 1,
 ) -> Iterator[str]:
-    """Yield why actors cannot fill the rounds of learners; None: their sizes are not known."""
+    """Yield why actors cannot fill the rounds of learners; None: their sizes are not known.
+
+    `agents` are those of an environment.
+    """
     if too_few := why_too_few(learners, actors):
         rows = "" if is_local else ", or more rows of actors in the CSV"
         yield f"--algorithm={config.algorithm}: {too_few}: use --num_actors={learners}{rows}"
-    if num_envs is not None and (unfit := why_unfit(config.batch_size, num_envs)):
+    if num_envs is not None and (unfit := why_unfit(config.batch_size, num_envs, agents)):
         yield f"--algorithm={config.algorithm}: {unfit}"
 
 

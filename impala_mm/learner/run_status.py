@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from impala_mm.algorithms.contract import AlgorithmMistake
+from impala_mm.config.environment_flags import read_opponents
 from impala_mm.distributed.group import VariablesDiffer
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.learner.learner import Learner
@@ -43,6 +44,7 @@ class RunStatus:
             {name: spec.scores for name, spec in levels.items()},
             self.group.size,
             keeps_games=self.config.log_games and self.group.rank == 0,
+            opponents=[*read_opponents(self.config.opponents)],
         )
         self.heartbeat = heartbeat.of_learner()
         self.reports: list[LearnerReport] = []  # by rank

@@ -26,7 +26,7 @@ def queue_capacity(config: Config, agent: Agent) -> int:
     if agent.algorithm.rounds:
         return max(capacity, config.batch_size)
     if config.deterministic_run:
-        return max(capacity, auto.num_envs(config, agent.spec.observation))
+        return max(capacity, auto.num_columns(config, agent.spec))
     return capacity
 
 
@@ -87,7 +87,7 @@ def _make_rounds(config: Config, agent: Agent, say: Say) -> Rounds | None:
             say("rounds overlap: actors play one by the policy before the update on the last one")
         return Rounds(config.batch_size, say, overlap, alone)
     if alone:
-        return Rounds(auto.num_envs(config, agent.spec.observation), say, alone=True)
+        return Rounds(auto.num_columns(config, agent.spec), say, alone=True)
     return None
 
 

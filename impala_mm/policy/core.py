@@ -79,7 +79,13 @@ class PolicyCore:
             recorded = about.made_of["--agent_name"]
             if networks.chosen_name(self.config, read) != recorded:
                 self.config = dataclasses.replace(self.config, agent_name=recorded)
-        made = agent.make_agent(self.config, None if spec else 0, levels, Role.EVALUATOR)
+        made = agent.make_agent(
+            self.config,
+            None if spec else 0,
+            levels,
+            Role.EVALUATOR,
+            trained_on=about.made_of["--level_name"].split(","),
+        )
         if "eval_epsilon" in changes and "eval_epsilon" not in made.flags_read:
             raise checkpoint.Mismatch(
                 f"--eval_epsilon={self.config.eval_epsilon:g} has no effect on {path}, whose "

@@ -80,7 +80,7 @@ def render_page() -> str:
     for heading, group in GROUPS.items():
         lines += [f"## {heading}", ""]
         for key, (unit, meaning, good, parts) in group.items():
-            name = f"`{key}/KIND`" if parts == "kind" else f"`{key}`"
+            name = f"`{key}/{parts.upper()}`" if parts in {"kind", "opponent"} else f"`{key}`"
             about = f"{unit}{suffixes.get(parts, '')}"
             lines.append(f"- **{name}** ({about}): {meaning}" + f" *Good:* {good}." * bool(good))
         lines.append("")

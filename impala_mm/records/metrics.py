@@ -11,11 +11,13 @@ import math
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from impala_mm.data.episodes import ReportedEpisodes
+from impala_mm.records.ratings import OpponentRatings
 
 _GAMES = 100  # games over which returns are averaged
 # The parts of an actor's time while it plays: computing actions, stepping environments, waiting for
@@ -110,9 +112,11 @@ class MetricsAggregator:
         scores: dict[str, tuple[float, float] | None],
         learners: int = 1,
         keeps_games: bool = False,
+        opponents: Sequence[str] = (),
     ):
         """Take for each level the low and the high score that returns are compared with, if known.
 
+        `opponents` are the names in --opponents, if agents take turns.
         With `keeps_games`, games are kept until `take_games` returns them.
         """
         self._scores = scores
@@ -121,6 +125,7 @@ class MetricsAggregator:
         # (raw return, steps, whether of the quarter of environments with the largest numbers)
         self._games: deque[tuple[float, float, bool]] = deque(maxlen=_GAMES)
         self._shaped: deque[float] = deque(maxlen=_GAMES)
+        self._ratings = OpponentRatings(opponents)
         self._kept: list[dict[str, Any]] | None = [] if keeps_games else None
         self._readings = [_empty_reading() for _ in range(learners)]  # since the last row
         self._steps = [0] * learners  # trained on by each learner since this process started
@@ -154,8 +159,10 @@ class MetricsAggregator:
                         last = episode.environment >= 0.75 * (reported.environments - 1)
                         self._games.append((episode.episode_return, episode.length, last))
                         self._returns[reported.level].append(episode.episode_return)
+                        self._ratings.add(episode.opponent, episode.score)
                         if self._kept is not None:
-                            self._kept.append(reported.describe(episode))
+                            against = self._ratings.describe(episode.opponent, episode.score)
+                            self._kept.append(reported.describe(episode) | against)
                     else:
                         self._shaped.append(episode.episode_return)
 
@@ -213,7 +220,7 @@ class MetricsAggregator:
                 readings = empty
             else:
                 self._readings, self._readings_began_at = empty, now
-            row |= self._by_level() | _averages(readings, seconds)
+            row |= self._by_level() | self._ratings.row() | _averages(readings, seconds)
             if len(readings) > 1:
                 for rank, part in enumerate(readings):
                     named = _averages([part], seconds) | {"steps": self._steps[rank]}

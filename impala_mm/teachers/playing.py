@@ -63,7 +63,7 @@ def mean_return(
                 played = games.play_games(
                     player,
                     environments,
-                    games.games_per_env(config.teacher_episodes, copies),
+                    games.games_per_env(config.teacher_episodes, copies, spec.agents),
                     explore=True,
                     idle_steps=player.idle_steps,
                     meanwhile=proceed,

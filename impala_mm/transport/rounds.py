@@ -314,17 +314,21 @@ def _number(actor: Actor) -> int:
     return actor[0] if isinstance(actor, tuple) else actor
 
 
-def why_unfit(columns: int, environments: int) -> str:
-    """Return why actors with this number of environments cannot fill rounds; empty if they can."""
-    if columns % environments == 0:
+def why_unfit(columns: int, environments: int, agents: int = 1) -> str:
+    """Return why actors with this number of environments cannot fill rounds; empty if they can.
+
+    Each environment has a column for each of its `agents`.
+    """
+    size = environments * agents
+    if columns % size == 0:
         return ""
-    *others, last = [str(n) for n in range(1, columns + 1) if columns % n == 0]
-    fitting = f"{', '.join(others)} or {last}" if others else last
-    multiple = environments * -(-columns // environments)
+    numbers = [str(n) for n in range(1, columns + 1) if columns % (n * agents) == 0]
+    fitting = " or ".join(filter(None, [", ".join(numbers[:-1]), *numbers[-1:]]))
+    each = "environment" if agents == 1 else f"of the {agents} agents of an environment"
     return (
-        f"the algorithm trains on rounds of --batch_size={columns} unrolls, one for each "
-        f"environment, which actors with --num_envs={environments} cannot fill exactly: use "
-        f"--num_envs={fitting}, or --batch_size={multiple}"
+        f"the algorithm trains on rounds of --batch_size={columns} unrolls, one for each {each}, "
+        f"which actors with --num_envs={environments} cannot fill exactly: use "
+        f"{f'--num_envs={fitting}, or ' * bool(fitting)}--batch_size={size * -(-columns // size)}"
     )
 
 

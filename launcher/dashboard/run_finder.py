@@ -20,6 +20,7 @@ from launcher.supervise.run_registry import (
 
 _MOST_RUNS = 500  # of a folder; the newest
 _PERIOD_SECONDS = 5.0  # seconds for which a result holds
+_EXPERIMENT = "experiment.jsonl"  # in the folder of an experiment
 _MARKS = ("metrics.jsonl", "starts.jsonl", "settings.json")  # files of a run's folder
 
 
@@ -74,7 +75,7 @@ class RunFinder:
 
     def _look(self) -> list[FoundRun]:
         inside = set(map(Path.resolve, self._folders()))
-        names = {logdir: logdir.name for logdir in inside}
+        names = {logdir: _name(logdir) for logdir in inside}
         runs: dict[Path, Run] = {}
         for run in [*foreground_runs(), *map(Run, run_names())]:
             with contextlib.suppress(UnreadableRecord):  # `--status` tells its user
@@ -94,10 +95,10 @@ class RunFinder:
     def _folders(self) -> list[Path]:
         if _is_run(self._folder):
             return [self._folder]
-        try:
-            inside = [Path(entry) for entry in os.scandir(self._folder) if os.path.isdir(entry)]
-        except OSError:  # there is no run yet, or the file system fails for now
-            return []
+        inside = _subfolders(self._folder)
+        for folder in [self._folder, *inside]:
+            if os.path.exists(folder / _EXPERIMENT):
+                inside += _subfolders(folder / "trials")
         return sorted(filter(_is_run, inside), key=_modified)[-_MOST_RUNS:]
 
 
@@ -124,6 +125,19 @@ def _read_settings(path: Path, modified: int) -> dict[str, str]:
                 if name not in others
             }
     return {}
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    try:
+        return [Path(entry) for entry in os.scandir(folder) if os.path.isdir(entry)]
+    except OSError:  # there is no run yet, or the file system fails for now
+        return []
+
+
+def _name(logdir: Path) -> str:
+    """Return the name of a run's folder, of a trial with that of its experiment."""
+    is_trial = os.path.exists(logdir.parents[1] / _EXPERIMENT)
+    return f"{logdir.parents[1].name}-{logdir.name}" if is_trial else logdir.name
 
 
 def _is_run(folder: Path) -> bool:

@@ -31,6 +31,7 @@ from impala_mm.config import command_line, flag_values, flags, setting_files
 from impala_mm.config.errors import BadSettings
 from impala_mm.config.settings import Config
 from launcher.plan.request import Request, UserError
+from launcher.plan.settings import LauncherConfig
 
 Values = dict[str, Any]  # of flags by name, as TOML has them
 _INTERVALS = ("uniform", "log_uniform", "integers")
@@ -158,8 +159,9 @@ def read(request: Request, kinds: Mapping[str, Mapping[str, Any]]) -> Experiment
 def _check_axes(experiment: Experiment) -> None:
     """Refuse axes that are no flags, and values that their flags do not take."""
     for name, axis in experiment.axes.items():
-        if name in Config.OLD_NAMES or name in ("logdir", "experiment"):
-            raise UserError(f"{experiment.path}: [axes]: {name} can be no axis")
+        if name in LauncherConfig.NOT_TAKEN or name == "logdir":
+            why = LauncherConfig.NOT_TAKEN.get(name, "each trial has its own")
+            raise UserError(f"{experiment.path}: [axes]: {name} can be no axis: {why}")
         if name == "preset" and axis.kind != "choices":
             raise UserError(f"{experiment.path}: [axes]: preset is a list of names")
     rest = {name: axis.values[0] for name, axis in experiment.axes.items()}

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from impala_mm.config import flags
 from impala_mm.config.messages import program
@@ -47,6 +48,7 @@ def run_experiment(request: Request) -> int:
     chosen = SEARCHES[experiment.kind](experiment, experiment.folder, written.asked)
     rows = _read_rows(request, experiment, chosen.together)
     places = Pool(rows, experiment.needs)
+    places.set_cores({"": len(os.sched_getaffinity(0))})
     if wrong := places.why_too_small():
         raise UserError(f"{experiment.path}: {wrong}")
     _check_together(experiment, chosen.together, places)
@@ -115,7 +117,15 @@ def trial_flags(request: Request) -> list[str]:
     """Return the frontend's flags that each trial gets: those of this command, and its own."""
     known = {f.name for f in dataclasses.fields(request.launcher)}
     given = [name for name in request.given if name in known and name not in _OWN_FLAGS]
-    return [*flags.arguments(request.launcher, given), "--restart_learners", "--mirror_logdir"]
+    own = ["--restart_learners", "--mirror_logdir"]
+    if request.experiment.track:
+        own.append(f"--env=WANDB_RUN_GROUP={Path(request.launcher.experiment).stem}")
+    # One that may be repeated is given as often as it has values.
+    repeated = [n for n in given if isinstance(getattr(request.launcher, n), tuple)]
+    for name in repeated:
+        own += [f"--{name}={value}" for value in getattr(request.launcher, name)]
+    rest = [name for name in given if name not in repeated]
+    return [*flags.arguments(request.launcher, rest), *own]
 
 
 @contextlib.contextmanager
@@ -168,7 +178,7 @@ class Controller:
         self._lost: set[str] = set()  # ids of hosts
         self._looked_for = 0.0  # time.monotonic() of the last attempt to reach these
         self._looking: threading.Thread | None = None
-        self._checked: set[str] = set()  # addresses at which a trial is running or was
+        self._checked: set[str] = set()  # addresses at which a trial has been started
         if not written.rows or written.rows[-1]["event"] != "begun":
             written.write("begun", experiment=experiment.fixed)
         self.trials = written.trials(experiment)
@@ -235,7 +245,9 @@ class Controller:
         trial.values = self._search.starts(trial.number, trial.values)
         trial.host = trial.rows[0].ip
         trial.write_files()
-        is_known = {row.ip for row in trial.rows} <= self._checked
+        addresses = {row.ip for row in trial.rows}
+        is_known = addresses <= self._checked  # one trial checks a host for all others
+        self._checked |= addresses
         trial.start(trial.command(self._program, self._flags, *["--skip_check"] * is_known))
         trial.state, trial.has_run, trial.why = "starting", False, ""
         trial.starts += 1
@@ -268,7 +280,9 @@ class Controller:
         """See how a trial is, and do what follows from it."""
         if trial.state == "stopping":
             if trial.stopper is not None and trial.stopper.poll() is not None:
-                self._finish(trial)
+                trial.end_frontend()  # what it still copies from a host must not arrive later
+                if not trial.has_frontend:
+                    self._finish(trial)
             return
         if trial.state not in _ACTIVE:
             return
@@ -297,7 +311,6 @@ class Controller:
         if state != "running":
             return
         trial.state = "running"
-        self._checked |= {row.ip for row in trial.rows}
         if trial.score is not None:
             answer = self._search.tell(trial.number, trial.frames, trial.score)
             if answer in (PRUNE, PAUSE):

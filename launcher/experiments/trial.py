@@ -155,7 +155,7 @@ class Trial:
             lines = (self.folder / OUTPUT).read_text(errors="replace").splitlines()
         except OSError:
             return "it has printed nothing"
-        errors = [line for line in lines if "error: " in line or " failed: " in line]
+        errors = [line for line in lines if re.search(r"^error: | failed: |^FAILED ", line)]
         return (errors or lines or ["it has printed nothing"])[-1].strip()
 
 

@@ -46,6 +46,7 @@ is resumed."""
 _REPORT = """Write LOGDIR/report.html for each run: one file to keep, mail or open anywhere.
 
   {0} report runs/FOLDER
+  {0} report runs/sweep           the folder of an experiment: all of its trials
 
 It has the result, the bottleneck, curves, evaluations, videos, settings and machine."""
 
@@ -178,9 +179,13 @@ def _run(given: argparse.Namespace, more: list[str]) -> None:
 
         plot.write_curves(given.runs, given.out, given.only, given.group)
     elif given.command == "report":
-        from sandbox.results import report, runs
+        from sandbox.results import experiment_report, report, runs
 
-        for run in runs.read_all(given.runs):
+        experiments = [each for each in given.runs if experiment_report.is_experiment(each)]
+        for folder in experiments:
+            print(f"wrote {experiment_report.write_report(folder)}")
+        others = [folder for folder in given.runs if folder not in experiments]
+        for run in runs.read_all(others) if others else ():
             print(f"wrote {report.write_report(run)}")
     elif given.command == "compare":
         _compare(given)

@@ -3,7 +3,7 @@
 Of one task with few seeds the mean depends on a single lucky run, and the median ignores most of
 them; the interquartile mean averages the middle half. Means and bands follow "Deep Reinforcement
 Learning at the Edge of the Statistical Precipice" (Agarwal et al., 2021) and its library rliable,
-whose dependencies this project does not need otherwise.
+which needs packages of other years; SciPy computes them here.
 """
 
 import datetime
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from impala_mm.config import flags
 from impala_mm.records.run_contents import read_records
@@ -34,27 +35,30 @@ class Band(NamedTuple):
     high: np.ndarray
 
 
-def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """Return the mean of the middle half of scores [runs, ...].
+def interquartile_mean(*tasks: np.ndarray, axis: int = 0) -> np.ndarray:
+    """Return the mean of the middle half of the scores of all tasks, each [runs, ...].
 
     A quarter of the scores, rounded down, is left out at either end.
     """
-    ordered, cut = np.sort(scores, axis=0), len(scores) // 4
-    return ordered[cut : len(scores) - cut].mean(axis=0)
+    return stats.trim_mean(np.concatenate(tasks, axis=axis), 0.25, axis=axis)
 
 
-def bootstrap_band(
-    scores: np.ndarray, samples: int = 2000, level: float = 0.95, seed: int = 0
-) -> Band:
-    """Return the confidence interval of the interquartile mean of scores [runs, ...].
+def bootstrap_band(*tasks: np.ndarray, samples: int = 2000) -> Band:
+    """Return the 95% confidence interval of the interquartile mean of scores, each [runs, ...].
 
-    It lies between percentiles of the means of runs that are drawn with replacement.
+    It lies between percentiles of the means of runs that are drawn with replacement, those of each
+    task from its own. One run has no interval.
     """
-    runs = len(scores)
-    # A run's scores stay together: [runs, samples, ...].
-    drawn = scores[np.random.default_rng(seed).integers(runs, size=(samples, runs)).T]
-    ends = 50 * (1 - level), 50 * (1 + level)
-    return Band(*np.percentile(interquartile_mean(drawn), ends, axis=0))
+    if min(map(len, tasks)) < 2:
+        return Band(*[interquartile_mean(*tasks)] * 2)
+    found = stats.bootstrap(
+        tasks,
+        interquartile_mean,
+        n_resamples=samples,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    )
+    return Band(*found.confidence_interval)
 
 
 def compare(folders: Sequence[Path], pattern: str, out: Path) -> None:
@@ -177,25 +181,55 @@ def draw(found: dict[str, Any], *paths: Path) -> None:
     plot_style.save_figure(figure, *paths)
 
 
+COLUMNS = ("level", "kind", "seeds", "return at the end", "mean over the frames", "seconds")
+
+
 def table(found: dict[str, Any]) -> str:
     """Return the final return and the mean return over all frames, of each kind, as Markdown."""
-    lines = ["| level | kind | seeds | return at the end | mean over the frames | seconds |"]
-    lines.append("|---|---|---|---|---|---|")
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows(found)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def rows(found: dict[str, Any]) -> list[list[str]]:
+    """Return the cells of `table`; kinds that have all levels have a row for all of them."""
+    cells = []
     for level, kinds in found["levels"].items():
         for kind, about in kinds.items():
             returns = np.array(about["frames"]["returns"])  # [seeds, points]
             means = [_with_band(returns[:, -1]), _with_band(returns.mean(axis=1))]
             seconds = f"{about['seconds']['at'][-1]:.0f}"
-            lines.append(f"| {' | '.join([level, kind, str(len(returns)), *means, seconds])} |")
-    return "\n".join(lines)
+            cells.append([level, kind, str(len(returns)), *means, seconds])
+    return cells + (_rows_of_all_levels(found["levels"]) if len(found["levels"]) > 1 else [])
 
 
-def _with_band(scores: np.ndarray) -> str:
-    """Return the interquartile mean of scores [seeds] and its confidence interval.
+def _rows_of_all_levels(levels: dict[str, Any]) -> list[list[str]]:
+    """Return rows of returns between 0, the lowest one of each level, and 1, its highest one."""
+    cells = []
+    returns = {
+        level: {kind: np.array(about["frames"]["returns"]) for kind, about in kinds.items()}
+        for level, kinds in levels.items()
+    }
+    in_all = set.intersection(*(set(kinds) for kinds in levels.values()))
+    for kind in dict.fromkeys(kind for kinds in levels.values() for kind in kinds):
+        if kind not in in_all:
+            continue
+        scores = []  # of each level: [seeds, points]
+        for kinds in returns.values():
+            ends = np.concatenate([each[:, -1] for each in kinds.values()])
+            range_of = max(ends.max() - ends.min(), 1e-9)
+            scores.append((kinds[kind] - ends.min()) / range_of)
+        means = [
+            _with_band(*(each[:, -1] for each in scores)),
+            _with_band(*(each.mean(axis=1) for each in scores)),
+        ]
+        cells.append(["all, 0 to 1", kind, str(sum(map(len, scores))), *means, ""])
+    return cells
+
+
+def _with_band(*tasks: np.ndarray) -> str:
+    """Return the interquartile mean of scores, each [seeds], and its confidence interval.
 
     One seed has no interval.
     """
-    if len(scores) == 1:
-        return f"{scores[0]:.3f}"
-    low, high = bootstrap_band(scores)
-    return f"{interquartile_mean(scores):.3f} ({low:.3f} to {high:.3f})"
+    mean, (low, high) = interquartile_mean(*tasks), bootstrap_band(*tasks)
+    return f"{mean:.3f}" + f" ({low:.3f} to {high:.3f})" * bool(min(map(len, tasks)) > 1)

@@ -36,8 +36,13 @@ _MAX_VIDEOS_MB = 20  # MiB of all embedded videos together
 
 def write_report(run: RunSeries) -> Path:
     """Write the report, replacing an earlier one, and return its path."""
-    path, work = run.folder / "report.html", run.folder / "report.html.part"
-    work.write_text(render_page(run), encoding="utf-8")
+    return write_page(run.folder, render_page(run))
+
+
+def write_page(folder: Path, page: str) -> Path:
+    """Write the page of a folder, replacing an earlier one, and return its path."""
+    path, work = folder / "report.html", folder / "report.html.part"
+    work.write_text(page, encoding="utf-8")
     work.replace(path)
     return path
 
@@ -58,13 +63,18 @@ def render_page(run: RunSeries) -> str:
         _render_starts(run.folder),
         _render_files(run.folder),
     ]
+    return make_page(title, parts)
+
+
+def make_page(title: str, parts: Sequence[str]) -> str:
+    """Return a page of these parts."""
     made = f"Made {time.strftime('%Y-%m-%d %H:%M')} by impala_mm {provenance.revision()}".strip()
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_escape(title)}</title>"
+        f"<title>{escape(title)}</title>"
         f"<style>{''.join(map(_read, _STYLES))}</style></head>"
-        f"<body><main>{''.join(parts)}<footer><p>{_escape(made)}</p></footer></main>"
+        f"<body><main>{''.join(parts)}<footer><p>{escape(made)}</p></footer></main>"
         f"{_render_scripts()}</body></html>\n"
     )
 
@@ -91,16 +101,16 @@ def _render_head(run: RunSeries, name: str) -> str:
     )
     facts = [what, name, f"last row {written}"]
     return (
-        f"<header><h1>{_escape(run.level or name)}</h1>"
-        f'<p class="soft">{_escape(" · ".join(filter(None, facts)))}</p>'
-        f'<p class="verdict">{_escape(verdict)}</p></header><div class="tiles">'
+        f"<header><h1>{escape(run.level or name)}</h1>"
+        f'<p class="soft">{escape(" · ".join(filter(None, facts)))}</p>'
+        f'<p class="verdict">{escape(verdict)}</p></header><div class="tiles">'
         + "".join(
-            f'<div class="card tile{" first" * (i == 0)}"><b>{_escape(value)}</b>'
-            f"<span>{_escape(label)}</span></div>"
+            f'<div class="card tile{" first" * (i == 0)}"><b>{escape(value)}</b>'
+            f"<span>{escape(label)}</span></div>"
             for i, (value, label) in enumerate(tiles)
         )
         + "</div>"
-        + (f"<p>Over the second half of the run: {_escape(bottleneck)}.</p>" if bottleneck else "")
+        + (f"<p>Over the second half of the run: {escape(bottleneck)}.</p>" if bottleneck else "")
     )
 
 
@@ -162,7 +172,7 @@ def render_chart(curve: Curve, panel: Panel, is_time: bool) -> str:
     data = json.dumps(content).replace("<", "\\u003c")
     return (
         f'<div class="curve"><script type="application/json">{data}</script>'
-        f"<p>{_escape(text)}</p></div>"
+        f"<p>{escape(text)}</p></div>"
     )
 
 
@@ -190,7 +200,7 @@ def _render_replay(run: RunSeries) -> str:
     """Render a table of the statistics of replay, where the run has one."""
     names = ["statistic", "mean of the second half", "last", "unit", "meaning"]
     rows = summary.list_replay(run)
-    return _render_section("Replay", _render_table(names, rows, numbers={1, 2}, words={4}))
+    return render_section("Replay", render_table(names, rows, numbers={1, 2}, words={4}))
 
 
 def _render_evaluations(folder: Path) -> str:
@@ -213,8 +223,8 @@ def _render_evaluations(folder: Path) -> str:
             ]
         )
     names = ["time", "level", "checkpoint", "frames", "actions", "games", "mean return", "range"]
-    return _render_section(
-        "Evaluations", _render_table([*names, "mean length"], rows, numbers={3, 5, 6, 7, 8})
+    return render_section(
+        "Evaluations", render_table([*names, "mean length"], rows, numbers={3, 5, 6, 7, 8})
     )
 
 
@@ -228,18 +238,18 @@ def _render_videos(folder: Path) -> str:
             source = "data:video/mp4;base64," + base64.b64encode(path.read_bytes()).decode()
         figures.append(
             f'<figure class="card"><video controls preload="metadata" src="{source}"></video>'
-            f"<figcaption>{_escape(path.stem)}</figcaption></figure>"
+            f"<figcaption>{escape(path.stem)}</figcaption></figure>"
         )
-    return _render_section(
+    return render_section(
         "Videos", f'<div class="videos">{"".join(figures)}</div>' if figures else ""
     )
 
 
 def _render_commands(run: RunSeries) -> str:
-    return _render_section(
+    return render_section(
         "Next",
         "".join(
-            f'<p class="soft">{_escape(what)}</p><pre>{_escape(command)}</pre>'
+            f'<p class="soft">{escape(what)}</p><pre>{escape(command)}</pre>'
             for what, command in summary.next_commands(run)
         ),
     )
@@ -252,10 +262,10 @@ def _render_settings(run: RunSeries) -> str:
     same = [[f"--{name}", value] for name, value, _, is_new in rows if not is_new]
     if not rows:
         return ""
-    first = _render_table(["flag", "value", "default"], changed, kind="changed", words={1, 2})
-    rest = _render_table(["flag", "default"], same, words={1})
+    first = render_table(["flag", "value", "default"], changed, kind="changed", words={1, 2})
+    rest = render_table(["flag", "default"], same, words={1})
     count = f"<details><summary>{len(same)} flags with their default</summary>{rest}</details>"
-    return _render_section("Settings", (first or "<p>All flags have their default.</p>") + count)
+    return render_section("Settings", (first or "<p>All flags have their default.</p>") + count)
 
 
 def _render_checkpoints(folder: Path) -> str:
@@ -275,8 +285,8 @@ def _render_checkpoints(folder: Path) -> str:
             ]
         )
     names = ["checkpoint", "updates", "frames", "mean return", "training time", "learners"]
-    table = _render_table([*names, "kept as"], rows, numbers={1, 2, 3, 4, 5})
-    return _render_section("Checkpoints", table)
+    table = render_table([*names, "kept as"], rows, numbers={1, 2, 3, 4, 5})
+    return render_section("Checkpoints", table)
 
 
 def _render_starts(folder: Path) -> str:
@@ -297,10 +307,8 @@ def _render_starts(folder: Path) -> str:
     saved = run_contents.read_checkpoints(folder)
     versions = (starts or saved or [{}])[-1].get("versions", {})
     told = ", ".join(f"{name} {version}" for name, version in versions.items())
-    packages = f'<p class="soft">{_escape(told)}</p>' if told else ""
-    return _render_section(
-        "Starts", _render_table(names, rows, numbers={3}, words={2, 5}) + packages
-    )
+    packages = f'<p class="soft">{escape(told)}</p>' if told else ""
+    return render_section("Starts", render_table(names, rows, numbers={3}, words={2, 5}) + packages)
 
 
 def _render_files(folder: Path) -> str:
@@ -315,17 +323,18 @@ def _render_files(folder: Path) -> str:
         rows.append(
             [name, f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 1024:,.1f} KiB"]
         )
-    return _render_section("Files", _render_table(["name", "size"], rows, numbers={1}))
+    return render_section("Files", render_table(["name", "size"], rows, numbers={1}))
 
 
 # -- elements of the page
 
 
-def _render_section(title: str, content: str) -> str:
+def render_section(title: str, content: str) -> str:
+    """Render a section; return an empty string if it has no content."""
     return f"<section><h2>{title}</h2>{content}</section>" if content else ""
 
 
-def _render_table(
+def render_table(
     names: Sequence[str],
     rows: Sequence[Sequence[Any]],
     *,
@@ -340,17 +349,18 @@ def _render_table(
     if not rows:
         return ""
     kinds = dict.fromkeys(numbers, ' class="number"') | dict.fromkeys(words, ' class="word"')
-    head = "".join(f"<th{kinds.get(i, '')}>{_escape(name)}</th>" for i, name in enumerate(names))
+    head = "".join(f"<th{kinds.get(i, '')}>{escape(name)}</th>" for i, name in enumerate(names))
     body = "".join(
         f'<tr class="{kind}">'
-        + "".join(f"<td{kinds.get(i, '')}>{_escape(cell)}</td>" for i, cell in enumerate(row))
+        + "".join(f"<td{kinds.get(i, '')}>{escape(cell)}</td>" for i, cell in enumerate(row))
         + "</tr>"
         for row in rows
     )
     return f'<div class="card table"><table><tr>{head}</tr>{body}</table></div>'
 
 
-def _escape(text: Any) -> str:
+def escape(text: Any) -> str:
+    """Return a text as HTML shows it."""
     return html.escape(str(text))
 
 

@@ -77,9 +77,9 @@ def test_published_examples_of_the_interquartile_mean():
 
 def test_the_band_of_repeated_experiments_holds_the_true_mean_about_as_often_as_it_says():
     random, hits, trials = np.random.default_rng(0), 0, 300
-    for trial in range(trials):
+    for _ in range(trials):
         scores = random.normal(size=20)
-        band = compare.bootstrap_band(scores, samples=300, level=0.9, seed=trial)
+        band = compare.bootstrap_band(scores, samples=300)
         hits += band.low <= 0.0 <= band.high
         assert band.low < compare.interquartile_mean(scores) < band.high
-    assert 0.82 < hits / trials < 0.96
+    assert 0.86 < hits / trials < 0.99

@@ -115,11 +115,11 @@ class Impala(ActorCritic):
         if not (scales or popart):
             return None
         step, _ = self._step(batch, bonus)
-        live, found = step.steps.live, step.estimates
-        self._unit.see_targets(found.value_targets, live, exchange)
+        live, found, level = step.steps.live, step.estimates, self._levels(batch.unrolls)
+        self._unit.see_targets(found.value_targets, live, exchange, level)
         if not scales:
             return None
-        in_unit = self._unit.scale_advantages(found.advantages)
+        in_unit = self._unit.scale_advantages(found.advantages, level)
         return losses.moments(in_unit, live, exchange)
 
     def _loss(
@@ -135,7 +135,7 @@ class Impala(ActorCritic):
         `prepared` is what the features have prepared, [T+1, B, ...], and `bonus` what they add to
         the rewards, [T+1, B].
         """
-        config, weight = self._config, batch.weight
+        config, weight, level = self._config, batch.weight, self._levels(batch.unrolls)
         step, outputs = self._step(batch, bonus)
         live = step.steps.live
         masks = masking.allow_all(~live, batch.unrolls.mask)
@@ -149,7 +149,7 @@ class Impala(ActorCritic):
             torso=losses.mask(live, outputs.torso[:-1]),
             behaviour=losses.mask(live, self._recorded(batch.unrolls)[1:]),
             values=losses.mask(live, step.values),
-            unit=tf.sqrt(self._unit.squared()),
+            unit=tf.sqrt(tf.reduce_mean(self._unit.squared(level))),
             fresh=batch.fresh,
             trusted=step.trusted,
         )
@@ -158,12 +158,13 @@ class Impala(ActorCritic):
             step,
             entropy,
             weight=weight,
-            baseline_cost=config.baseline_cost / self._unit.squared(),
+            baseline_cost=config.baseline_cost,
             entropy_cost=self._entropy_cost.read(),
             reduction=config.loss_reduction,
             scale_advantages=self._scale_advantages,
             advantage_moments=moments,
             unit=self._unit,
+            level=level,
             huber_delta=config.huber_delta,
             surrogate=off_policy.Surrogate(config.impact_clip) if self._target else None,
         )
@@ -185,7 +186,7 @@ class Impala(ActorCritic):
     def _step(self, batch: Batch, bonus: tf.Tensor | float) -> tuple[VTraceStep, Outputs]:
         """Return the policy of a batch, and what it learns from, and the network's outputs."""
         config, entries = self._config, self._normaliser.read(batch.unrolls)
-        outputs = self._unroll(entries, batch.start)
+        outputs = self._unroll(entries, batch.start, self._levels(batch.unrolls))
 
         def trusts(policy: Distribution, live: tf.Tensor) -> tf.Tensor:
             behaviour = self._transition_behaviour(batch, live)

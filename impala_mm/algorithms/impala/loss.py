@@ -123,12 +123,13 @@ def impala_loss(
     entropy: tf.Tensor,
     *,
     weight: tf.Tensor,
-    baseline_cost: float | tf.Tensor,
+    baseline_cost: float,
     entropy_cost: float | tf.Tensor,
     reduction: str = "sum",
     scale_advantages: bool = False,
     advantage_moments: losses.Moments | None = None,
     unit: ValueUnit | None = None,
+    level: tf.Tensor | None = None,
     huber_delta: float = math.inf,
     surrogate: Surrogate | None = None,
 ) -> ImpalaLosses:
@@ -149,7 +150,9 @@ def impala_loss(
     """
     steps, values, _, log_probs, weights, estimates, _, target_log_probs = step
     unit = unit or RewardUnit()
-    advantages, targets = unit.scale_advantages(estimates.advantages), estimates.value_targets
+    squared = unit.squared(level)
+    advantages = unit.scale_advantages(estimates.advantages, level)
+    targets = estimates.value_targets
     if scale_advantages:
         advantages = losses.standardise(advantages, steps.live, advantage_moments)
     terms = -log_probs * (weights * advantages)
@@ -159,14 +162,18 @@ def impala_loss(
             log_probs, steps.behaviour_log_probs, target_log_probs, weights * advantages
         )
     policy_loss = losses.reduce(terms, steps.live, weight, reduction)
-    error = losses.reduce(value_units.errors(values, targets), steps.live, weight, reduction)
-    baseline_loss = error
+
+    def reduce(terms: tf.Tensor) -> tf.Tensor:
+        return losses.reduce(terms, steps.live, weight, reduction)
+
+    terms = value_units.errors(values, targets)
+    error = baseline_loss = reduce(terms)
     if huber_delta < math.inf:
-        beyond = tf.sqrt(unit.squared())
-        terms = value_units.errors(values, targets, beyond, huber_delta=huber_delta)
-        baseline_loss = losses.reduce(terms, steps.live, weight, reduction)
+        terms = value_units.errors(values, targets, tf.sqrt(squared), huber_delta=huber_delta)
+        baseline_loss = reduce(terms)
+    baseline = value_units.cost(baseline_cost, squared, terms, reduce)
     entropy_loss = losses.reduce(-entropy, steps.live, weight, reduction)
-    total = policy_loss + baseline_cost * baseline_loss + entropy_cost * entropy_loss
+    total = policy_loss + baseline + entropy_cost * entropy_loss
     shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)
     return ImpalaLosses(
         total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift), error

@@ -19,6 +19,7 @@ from impala_mm.algorithms.interface import (
     Algorithm,
     Context,
     PolicyOutput,
+    Role,
     Setup,
     entry_spec,
     start_spec,
@@ -53,27 +54,33 @@ class Recorded(NamedTuple):
     parameters: Any  # float32 [..., P]: of the distribution of actions
     value: Any = ()  # float32 [...]
     features: Any = ()  # float32 [..., F]: what the policy's head reads
+    level: Any = ()  # int32 [...]: number of the level, if values have a unit for each
 
 
 def recorded_spec(
-    config: Config, needed: Collection[str], num_parameters: int, num_features: int
+    config: Config, needed: Collection[str], num_parameters: int, num_features: int, levels: int = 1
 ) -> Any:
     """Return the specs of one entry's extras; `needed` is `Feature.records` of all features."""
     parameters = tf.TensorSpec([num_parameters], tf.float32)
     replays = bool(config.replay and replay_mix.parse(config.replay).who_need("features"))
     needs_features = replays or "features" in needed
     needs_value = "value" in needed
-    if not (needs_features or needs_value):
+    if not (needs_features or needs_value or levels > 1):
         return parameters
     return Recorded(
         parameters,
         tf.TensorSpec([], tf.float32) if needs_value else (),
         tf.TensorSpec([num_features], tf.float32) if needs_features else (),
+        tf.TensorSpec([], tf.int32) if levels > 1 else (),
     )
 
 
 def record(
-    spec: Any, parameters: tf.Tensor, value: Callable[[], tf.Tensor], features: tf.Tensor
+    spec: Any,
+    parameters: tf.Tensor,
+    value: Callable[[], tf.Tensor],
+    features: tf.Tensor,
+    level: tf.Tensor,
 ) -> Any:
     """Return the extras, of a step or of many, as `recorded_spec` describes them."""
     if not isinstance(spec, Recorded):
@@ -82,6 +89,7 @@ def record(
         parameters,
         value() if spec.value != () else (),
         tf.cast(features, tf.float32) if spec.features != () else (),
+        level if spec.level != () else (),
     )
 
 
@@ -117,13 +125,25 @@ class ActorCritic(Algorithm):
             self._actions, config.box_policy, config.box_deviation
         )
         self._policy_head = action_policies.make_head(self._distribution, config.policy_init_scale)
-        self._baseline_head = snt.Linear(1, name="baseline")
         state = self.initial_state(1)
         features.attach(
             Host(self._distribution, remembers=bool(tf.nest.flatten(state)), records_policy=True)
         )
+        # With PopArt, values have a unit for each level, and an output of the head.
+        apart = config.value_normalization == "popart"
+        levels, self._level = (setup.levels, setup.level) if apart else (1, 0)
+        if levels > 1 and setup.role is Role.INFERENCE:
+            raise UserMistake(
+                "--value_normalization=popart has a unit for each of several levels, and with "
+                "--inference=learner it is not known which one is played: leave one of them out"
+            )
+        self._baseline_head = snt.Linear(levels, name="baseline")
         self._own_extras = recorded_spec(
-            config, features.records, self._distribution.num_parameters, self._network.num_features
+            config,
+            features.records,
+            self._distribution.num_parameters,
+            self._network.num_features,
+            levels,
         )
         step = entry_spec(environment, extras=features.extras_spec(self._own_extras))
         start = start_spec(state)
@@ -196,12 +216,13 @@ class ActorCritic(Algorithm):
         batch, metrics = begun.batch, begun.metrics
         rate = self._schedule_rate(context)
         read = self._normaliser.read(batch.unrolls)
-        _, values, _ = self._unroll(read, batch.start)
+        level = self._levels(batch.unrolls)
+        _, values, _ = self._unroll(read, batch.start, level)
         goals = offline_policy.goals(read, batch.weight, values, config.discounting)
-        self._unit.see_targets(goals.targets, goals.live, exchange)
+        self._unit.see_targets(goals.targets, goals.live, exchange, level)
 
         def loss() -> offline_policy.OfflineLosses:
-            parameters, values, _ = self._unroll(read, batch.start)
+            parameters, values, _ = self._unroll(read, batch.start, level)
             return offline_policy.losses_of(
                 config,
                 goals,
@@ -209,7 +230,7 @@ class ActorCritic(Algorithm):
                 self._distribution.make,
                 parameters,
                 values,
-                tf.cast(self._unit.squared(), values.dtype),
+                tf.cast(self._unit.squared(level), values.dtype),
                 features,
                 transitions(goals.live, begun.prepared),
             )
@@ -241,10 +262,12 @@ class ActorCritic(Algorithm):
         parameters = self._policy_head(features.policy)
         policy = self._distribution.make(parameters, entry.mask)
 
-        def value() -> tf.Tensor:
-            return self._unit.values(tf.squeeze(self._baseline_head(features.value), -1))
+        level = self._played_level(entry)
 
-        own = record(self._own_extras, parameters, value, features.policy)
+        def value() -> tf.Tensor:
+            return self._unit.values(self._baseline_head(features.value), level)
+
+        own = record(self._own_extras, parameters, value, features.policy, level)
         extras = self.features.extras(own, entry.first.shape[0])
         return action_policies.draw(policy, exploration), core_state, extras
 
@@ -252,12 +275,14 @@ class ActorCritic(Algorithm):
         """Return the policy's probabilities, or parameters, and the baseline's values."""
         features, _ = self._read(entry, core_state)
         parameters = self._policy_head(features.policy)
-        outputs = tf.squeeze(self._baseline_head(features.value), -1)
-        return self._output(parameters, self._unit.values(outputs), entry.mask)
+        outputs = self._baseline_head(features.value)
+        values = self._unit.values(outputs, self._played_level(entry))
+        return self._output(parameters, values, entry.mask)
 
     def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
         """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
-        parameters, values, _ = self._unroll(self._normaliser.read(entries), start)
+        level = self._played_level(entries)
+        parameters, values, _ = self._unroll(self._normaliser.read(entries), start, level)
         return self._output(parameters, values, entries.mask)
 
     def _output(self, parameters: tf.Tensor, values: tf.Tensor, mask: Any) -> PolicyOutput:
@@ -274,15 +299,26 @@ class ActorCritic(Algorithm):
         core_state = self._normaliser.join(returns, state)
         return networks.for_policy_and_value(features), core_state
 
-    def _unroll(self, entries: Entry, start: Any) -> Outputs:
+    def _played_level(self, entries: Entry) -> tf.Tensor:
+        """Return the number of the level that this process plays, int32 [...] as `entries`."""
+        return tf.zeros_like(entries.first, tf.int32) + self._level
+
+    def _levels(self, entries: Entry) -> tf.Tensor:
+        """Return the numbers of the columns' levels, int32 [B], that actors have recorded."""
+        own = self.features.own_extras(entries.extras)
+        recorded = own.level if isinstance(own, Recorded) else ()
+        return self._played_level(entries)[-1] if isinstance(recorded, tuple) else recorded[-1]
+
+    def _unroll(self, entries: Entry, start: Any, level: tf.Tensor | None = None) -> Outputs:
         """Return the network's outputs for entries [T+1, B, ...].
 
-        `entries` [T+1, B, ...] are those that the normaliser returns.
+        `entries` [T+1, B, ...] are those that the normaliser returns; `level` is [B] or [T+1, B];
+        None: the values have one unit.
         """
         features = self._unroll_features(entries, start)
-        outputs = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, 1]
+        outputs = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, levels]
         parameters = snt.BatchApply(self._policy_head)(features.policy)
-        return Outputs(parameters, self._unit.values(tf.squeeze(outputs, -1)), features.policy)
+        return Outputs(parameters, self._unit.values(outputs, level), features.policy)
 
     def _unroll_features(
         self, entries: Entry, start: Any, network: nets.Network | nets.Separate | None = None

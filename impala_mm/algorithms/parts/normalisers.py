@@ -39,41 +39,43 @@ class Moments:
     """The mean and variance of all vectors [D] that the learners have seen, in float64.
 
     With a `memory`, they follow the newest vectors, about that many: each counts less the more
-    have come since.
+    have come since. With `apart`, each of the D numbers is counted by itself.
     """
 
-    def __init__(self, size: int, name: str, memory: float = math.inf):
+    def __init__(self, size: int, name: str, memory: float = math.inf, apart: bool = False):
         self._name, self._memory = name, memory
         # A float64 counts exactly up to 9e15 and does not overflow beyond.
-        self.count = _variable(tf.zeros([], tf.float64), f"{name}_count")
+        self.count = _variable(tf.zeros([size] if apart else [], tf.float64), f"{name}_count")
         self.mean = _variable(tf.zeros([size], tf.float64), f"{name}_mean")
         self.variance = _variable(tf.zeros([size], tf.float64), f"{name}_variance")
         self.variables = [self.count, self.mean, self.variance]
 
     def update(self, values: tf.Tensor, counted: tf.Tensor, exchange: GradientReducer) -> None:
-        """Merge the vectors [N, D] for which `counted` [N] is true, those of all learners.
+        """Merge the vectors [N, D] where `counted`, [N] or [N, D], is true, of all learners.
 
         The variance is merged by Chan's formula, so that N learners with a share each hold what one
         with all vectors would. If any number is not finite, on any learner, nothing changes.
         """
-        counted = counted[:, tf.newaxis]
+        counted = counted if counted.shape.rank == 2 else counted[:, tf.newaxis]
         values = tf.where(counted, tf.cast(values, tf.float64), 0.0)
-        count = tf.reduce_sum(tf.cast(counted, tf.float64), 0)  # [1]
+        count = tf.reduce_sum(tf.cast(counted, tf.float64), 0)  # [1] or [D]
         sums = tf.concat([count, tf.reduce_sum(values, 0)], 0)
         sums = exchange.mean(sums, name=f"{self._name}.sums") * exchange.group.size
-        count, mean = sums[0], tf.math.divide_no_nan(sums[1:], sums[0])
+        apart = self.count.shape.rank
+        count = sums[: counted.shape[1]] if apart else sums[0]
+        mean = tf.math.divide_no_nan(sums[counted.shape[1] :], count)
         # Squared differences from the mean of all learners, and not squares, which would lose the
         # variance of values that are far from 0.
         squares = tf.reduce_sum(tf.where(counted, tf.square(values - mean), 0.0), 0)
         squares = exchange.mean(squares, name=f"{self._name}.squares") * exchange.group.size
         variance = tf.math.divide_no_nan(squares, count)
         total = tf.minimum(self.count + count, tf.constant(self._memory, tf.float64))
-        share, apart = tf.math.divide_no_nan(count, total), mean - self.mean
+        share, moved = tf.math.divide_no_nan(count, total), mean - self.mean
         share = tf.minimum(share, 1.0)
         after = (
             total,
-            self.mean + share * apart,
-            (1.0 - share) * (self.variance + share * tf.square(apart)) + share * variance,
+            self.mean + share * moved,
+            (1.0 - share) * (self.variance + share * tf.square(moved)) + share * variance,
         )
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(each)) for each in after])
         for variable, value in zip(self.variables, after, strict=True):

@@ -88,14 +88,14 @@ def losses_of(
         make=policy_of,
         policy=policy_of(parameters[:-1]),
         values=losses.mask(goals.live, values[:-1]),
-        unit=tf.sqrt(unit),
+        unit=tf.sqrt(tf.reduce_mean(unit)),
     )
     targets = losses.mask(goals.live, goals.targets)
     errors = value_units.errors(
-        student.values, targets, student.unit, huber_delta=config.huber_delta
+        student.values, targets, tf.sqrt(unit), huber_delta=config.huber_delta
     )
     baseline = student.reduce(errors)
     added, measured = features.loss(student, prepared)
-    total = added + config.baseline_cost / unit * tf.cast(baseline, unit.dtype)
+    total = added + value_units.cost(config.baseline_cost, unit, errors, student.reduce)
     squares, count = tf.unstack(student.sums(tf.square(student.values - targets)))
     return OfflineLosses(total, baseline, tf.math.divide_no_nan(squares, count), measured)

@@ -8,16 +8,19 @@ errors in units of their own running mean. So an algorithm makes one `ValueUnit`
 
     self._unit = value_units.make_unit(config.value_normalization, self._value_head)
     self._unit.for_network(reward)                              what the network reads
-    values = self._unit.values(outputs)                         wherever the head's outputs are used
-    self._unit.see_targets(targets, live, exchange)             before the loss
-    loss = cost / self._unit.squared() * mean of value_units.errors(values, targets, ...)
+    values = self._unit.values(outputs, level)                  wherever the head's outputs are used
+    self._unit.see_targets(targets, live, exchange, level)      before the loss
+    loss = value_units.cost(cost, self._unit.squared(level), value_units.errors(...), mean)
     self._unit.see_error(mean squared error)                    after the loss
 
-`popart.PopArt` is the unit that also moves the head's outputs.
+`PopArt` is the unit that also moves the head's outputs. In a run over several levels its head has
+an output for each (as in arXiv 1809.04474), and `level` is the number of each column's, int32 [B];
+where there is one, it is not read.
 """
 
 import math
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
 
 import sonnet as snt
 import tensorflow as tf
@@ -34,22 +37,37 @@ MEMORY = 50_000
 LEAST, LEAST_SHARE = 1e-4, 1e-2
 
 
+Level: TypeAlias = (
+    tf.Tensor | None
+)  # numbers of levels, int32 [B] or [T, B]; None where there is one level
+
+
 class PopArt:
-    """A `value_units.ValueUnit`: the standard deviation of the newest value targets."""
+    """A `value_units.ValueUnit`: the standard deviation of the newest value targets of a level."""
 
     def __init__(self, weights: tf.Variable, bias: tf.Variable):
-        """Rescale `weights` [F, 1] and `bias` [1] of a value head."""
+        """Rescale `weights` [F, L] and `bias` [L] of the value head of L levels."""
         self._weights, self._bias = weights, bias
-        self._moments = Moments(1, "value_target", memory=MEMORY)
-        self._mean = tf.Variable(0.0, trainable=False, name="value_mean")
-        self._deviation = tf.Variable(1.0, trainable=False, name="value_deviation")
+        self._levels = bias.shape[0]
+        several = self._levels > 1
+        self._moments = Moments(self._levels, "value_target", memory=MEMORY, apart=several)
+        shape = [self._levels] if several else []
+        self._mean = tf.Variable(tf.zeros(shape), trainable=False, name="value_mean")
+        self._deviation = tf.Variable(tf.ones(shape), trainable=False, name="value_deviation")
         self.learning = self._moments.variables
         self.acting = [self._mean, self._deviation]
 
-    def values(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return values in the unit of the rewards from the head's outputs [...]."""
-        deviation, mean = (tf.cast(x, outputs.dtype) for x in (self._deviation, self._mean))
-        return deviation * outputs + mean
+    def values(self, outputs: tf.Tensor, level: Level = None) -> tf.Tensor:
+        """Return values in the unit of the rewards from the head's outputs [..., L]."""
+        deviation, mean = (tf.cast(self._of(x, level), outputs.dtype) for x in self.acting[::-1])
+        if self._levels == 1:
+            return deviation * tf.squeeze(outputs, -1) + mean
+        own = tf.one_hot(level, self._levels, dtype=outputs.dtype)
+        return deviation * tf.reduce_sum(outputs * own, -1) + mean
+
+    def _of(self, values: tf.Tensor, level: Level = None) -> tf.Tensor:
+        """Return the values of the columns' levels, [B]; [] if there is one level."""
+        return values if self._levels == 1 else tf.gather(values, level)
 
     def for_network(self, rewards: tf.Tensor) -> tf.Tensor:
         """Return sign(r) log(1 + |r|): a reward of 1000 beside features of 1 would be all there is.
@@ -58,22 +76,28 @@ class PopArt:
         """
         return tf.sign(rewards) * tf.math.log1p(tf.abs(rewards))
 
-    def squared(self) -> tf.Tensor:
+    def squared(self, level: Level = None) -> tf.Tensor:
         """Return the variance of the value targets."""
-        return tf.square(self._deviation)
+        return tf.square(self._of(self._deviation, level))
 
-    def scale_advantages(self, advantages: tf.Tensor) -> tf.Tensor:
+    def scale_advantages(self, advantages: tf.Tensor, level: Level = None) -> tf.Tensor:
         """Return the advantages in deviations: they are differences of what values stand for."""
-        return advantages / tf.cast(self._deviation, advantages.dtype)
+        return advantages / tf.cast(self._of(self._deviation, level), advantages.dtype)
 
-    def see_targets(self, targets: tf.Tensor, live: tf.Tensor, exchange: GradientReducer) -> None:
+    def see_targets(
+        self, targets: tf.Tensor, live: tf.Tensor, exchange: GradientReducer, level: Level = None
+    ) -> None:
         """Let mean and deviation follow the targets [T, B] where `live`; no value changes.
 
         Targets that are not finite, on any learner, change nothing.
         """
-        rows = tf.reshape(targets, [-1, 1])
-        self._moments.update(rows, tf.reshape(live, [-1]), exchange)
-        mean, variance = self._moments.mean[0], self._moments.variance[0]
+        counted = tf.reshape(live, [-1])
+        if self._levels > 1:
+            own = tf.one_hot(level, self._levels, on_value=True, off_value=False)  # [B, L]
+            counted = tf.reshape(live[..., tf.newaxis] & own, [-1, self._levels])
+        self._moments.update(tf.reshape(targets, [-1, 1]), counted, exchange)
+        moments = self._moments.mean, self._moments.variance
+        mean, variance = (tf.reshape(each, self._mean.shape) for each in moments)
         least = tf.maximum(tf.cast(LEAST, tf.float64), LEAST_SHARE * tf.abs(mean))
         deviation = tf.maximum(tf.sqrt(variance), least)
         known = self._moments.count > 0
@@ -86,10 +110,10 @@ class PopArt:
         """Do nothing."""
 
     def metrics(self) -> dict[str, tf.Tensor]:
-        """Return the mean and the deviation."""
+        """Return the mean and the deviation; of several levels, those of all on average."""
         return {
-            "value_mean": self._mean.read_value(),
-            "value_deviation": self._deviation.read_value(),
+            "value_mean": tf.reduce_mean(self._mean),
+            "value_deviation": tf.reduce_mean(self._deviation),
         }
 
     def _rescale(self, mean: tf.Tensor, deviation: tf.Tensor) -> None:
@@ -114,19 +138,21 @@ class ValueUnit(Protocol):
     learning: list[tf.Variable]  # what only learners need; it is carried
     acting: list[tf.Variable]  # what `values` reads; it is carried, too, and belongs to the weights
 
-    def values(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return values in the unit of the rewards from the head's outputs [...]."""
+    def values(self, outputs: tf.Tensor, level: Level = None) -> tf.Tensor:
+        """Return values [...] in the unit of the rewards from the head's outputs [..., L]."""
 
     def for_network(self, rewards: tf.Tensor) -> tf.Tensor:
         """Return the rewards [...] that the network reads: moderate, if they may be large."""
 
-    def squared(self) -> tf.Tensor:
-        """Return the square of the unit, float32 []: what squared errors are divided by."""
+    def squared(self, level: Level = None) -> tf.Tensor:
+        """Return the square of the unit, float32 [] or [B]: what squared errors are divided by."""
 
-    def scale_advantages(self, advantages: tf.Tensor) -> tf.Tensor:
+    def scale_advantages(self, advantages: tf.Tensor, level: Level = None) -> tf.Tensor:
         """Return advantages [T, B] in the unit in which they weigh."""
 
-    def see_targets(self, targets: tf.Tensor, live: tf.Tensor, exchange: GradientReducer) -> None:
+    def see_targets(
+        self, targets: tf.Tensor, live: tf.Tensor, exchange: GradientReducer, level: Level = None
+    ) -> None:
         """Learn from the value targets [T, B] of a batch where `live`, before they are used."""
 
     def see_error(self, squared: tf.Tensor) -> None:
@@ -154,23 +180,25 @@ class RewardUnit:
         self.learning: list[tf.Variable] = []
         self.acting: list[tf.Variable] = []
 
-    def values(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the outputs."""
-        return outputs
+    def values(self, outputs: tf.Tensor, level: Level = None) -> tf.Tensor:
+        """Return the outputs [..., 1] as [...]."""
+        return tf.squeeze(outputs, -1)
 
     def for_network(self, rewards: tf.Tensor) -> tf.Tensor:
         """Return the rewards."""
         return rewards
 
-    def squared(self) -> tf.Tensor:
+    def squared(self, level: Level = None) -> tf.Tensor:
         """Return 1."""
         return tf.ones([])
 
-    def scale_advantages(self, advantages: tf.Tensor) -> tf.Tensor:
+    def scale_advantages(self, advantages: tf.Tensor, level: Level = None) -> tf.Tensor:
         """Return the advantages."""
         return advantages
 
-    def see_targets(self, targets: tf.Tensor, live: tf.Tensor, exchange: GradientReducer) -> None:
+    def see_targets(
+        self, targets: tf.Tensor, live: tf.Tensor, exchange: GradientReducer, level: Level = None
+    ) -> None:
         """Do nothing."""
 
     def see_error(self, squared: tf.Tensor) -> None:
@@ -189,7 +217,7 @@ class RunningError(RewardUnit):
         self._squared_error = tf.Variable(1.0, trainable=False, name="squared_error")
         self.learning = [self._squared_error]
 
-    def squared(self) -> tf.Tensor:
+    def squared(self, level: Level = None) -> tf.Tensor:
         """Return the running mean, at least 1."""
         return tf.maximum(self._squared_error, 1.0)
 
@@ -197,6 +225,15 @@ class RunningError(RewardUnit):
         """Move the running mean by a hundredth of the way; what is not finite does not count."""
         change = _PACE * (squared - self._squared_error)
         self._squared_error.assign_add(tf.where(tf.math.is_finite(change), change, 0.0))
+
+
+def cost(
+    weight: float, squared: tf.Tensor, errors: tf.Tensor, reduce: Callable[[tf.Tensor], tf.Tensor]
+) -> tf.Tensor:
+    """Return what errors [T, B] cost that `reduce` combines, in the unit of this square."""
+    if squared.shape.rank:  # [B]: each column in that of its level
+        return weight * reduce(errors / tf.cast(squared, errors.dtype))
+    return weight / squared * tf.cast(reduce(errors), squared.dtype)
 
 
 def errors(

@@ -117,11 +117,12 @@ class PolicyGradient(ActorCritic):
         rate = self._schedule_rate(context)
         read = batch._replace(unrolls=self._normaliser.read(batch.unrolls))
         goals, steps = self._goals(read, exchange, bonus, new=True)
+        level = self._levels(batch.unrolls)
         explained, squared_error = _fit(goals, steps.live, exchange)
         self._unit.see_error(tf.cast(squared_error, tf.float32))
         behaviour = self._recorded(batch.unrolls)[1:]
         drawn_from = self._columns(
-            samples.of_batch(read, steps, behaviour, transitions(steps.live, begun.prepared))
+            samples.of_batch(read, steps, behaviour, level, transitions(steps.live, begun.prepared))
         )
 
         def renew() -> Goals:
@@ -180,8 +181,8 @@ class PolicyGradient(ActorCritic):
         `bonus` is what features add to the rewards, [T+1, B].
         If the batch is new, the unit of the values follows its targets.
         """
-        entries = batch.unrolls
-        parameters, values, _ = self._unroll(entries, batch.start)
+        entries, level = batch.unrolls, self._levels(batch.unrolls)
+        parameters, values, _ = self._unroll(entries, batch.start, level)
         values = tf.where(batch.weight > 0, tf.stop_gradient(values), 0.0)
         steps = losses.transitions(
             values=values,
@@ -199,8 +200,8 @@ class PolicyGradient(ActorCritic):
         log_ratios = policy.log_prob(steps.actions) - steps.behaviour_log_probs
         estimates = self._estimate(steps, values, tf.stop_gradient(log_ratios))
         if new:
-            self._unit.see_targets(estimates.value_targets, steps.live, exchange)
-        in_unit = self._unit.scale_advantages(estimates.advantages)
+            self._unit.see_targets(estimates.value_targets, steps.live, exchange, level)
+        in_unit = self._unit.scale_advantages(estimates.advantages, level)
         scaled = self._scaled(in_unit, steps.live, exchange, new)
         return Goals(scaled, estimates.value_targets, values[:-1]), steps
 
@@ -212,13 +213,14 @@ class PolicyGradient(ActorCritic):
         The last two are the sum and the count of entropies, [2], and what the features measured.
         """
         config, live = self._config, part.live
-        parameters, values, read = self._unroll(part.entries, part.start)
+        level = part.level[0]
+        parameters, values, read = self._unroll(part.entries, part.start, level)
         policy = self._distribution.make(losses.mask(live, parameters), part.masks)
         log_ratios = policy.log_prob(part.actions) - part.behaviour_log_probs
         log_ratios = tf.where(live, log_ratios, 0.0)
         terms, counted = self._policy_terms(log_ratios, goals.advantages)
         values = losses.mask(live, values)
-        unit = tf.cast(self._unit.squared(), values.dtype)
+        unit = tf.cast(self._unit.squared(level), values.dtype)
         errors = value_units.errors(
             values,
             goals.targets,
@@ -240,13 +242,14 @@ class PolicyGradient(ActorCritic):
             torso=losses.mask(live, read),
             behaviour=part.behaviour,
             values=values,
-            unit=tf.sqrt(unit),
+            unit=tf.sqrt(tf.reduce_mean(unit)),
         )
         entropy = policy.entropy()
         of_policy, baseline = student.reduce(terms), student.reduce(errors)
         entropy_loss = student.reduce(-entropy)
         added, of_features = features.loss(student, part.prepared)
-        total = of_policy + config.baseline_cost / unit * baseline + added
+        total = of_policy + added
+        total += value_units.cost(config.baseline_cost, unit, errors, student.reduce)
         total += self._entropy_cost.read(total.dtype) * entropy_loss
         measured = {name: student.sums(tf.cast(x, values.dtype)) for name, x in counted.items()}
         # --target_kl compares that of all learners' steps, of which each may have another number.

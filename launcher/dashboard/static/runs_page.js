@@ -5,6 +5,7 @@
 import { ChartGrid, formatDuration, formatNumber, MOST_LINES, OVER_TIME } from "./charts.js";
 import { fetchJson, h, isOver, makeAxisChoice, setText, showState, stateKind, stateLabel, svg } from "./dom.js";
 import { drawLineages } from "./lineage.js";
+import { drawScatters } from "./scatter.js";
 import { Table } from "./table.js";
 
 export class RunsPage {
@@ -29,12 +30,13 @@ export class RunsPage {
     this.part = h("span", { class: "soft" });
     this.note = h("p", { class: "soft" }, "Looking for runs.");
     this.grid = new ChartGrid(() => this.reload());
+    this.scatters = h("div", { class: "charts" });
     this.table = new Table("runs", "Runs", { decorate: (row, { seconds }) => {
       row.title = seconds === null ? "" : `${formatDuration(seconds)} of training`;
     } });
     this.element = h("div", { class: "page" }, h("h1", {}, "Runs"),
       h("div", { class: "bar choices" }, this.filter, this.metric, this.axis, this.othersChoice, this.part),
-      this.grid.element, this.note, this.table.element);
+      this.grid.element, this.scatters, this.note, this.table.element);
     this.lineage = h("div");
     this.element.append(this.lineage);
   }
@@ -159,7 +161,11 @@ export class RunsPage {
           lines: lines.map(([kind, some]) => ({ label: nameLine(kind, some), colour: colours.indexOf(kind) })) } });
     }
     const text = JSON.stringify(charts);
-    if (text !== this.drawn) this.grid.show(charts); // an unchanged one keeps its pointer and its part
+    if (text !== this.drawn) { // an unchanged one keeps its pointer and its part
+      this.grid.show(charts);
+      const ends = drawn.map((run) => ({ ...run, value: this.readCurve(run).at(-1)[1] }));
+      this.scatters.replaceChildren(...drawScatters(ends, names, title));
+    }
     this.drawn = text;
   }
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -10,6 +11,7 @@ import tensorflow as tf
 from impala_mm.config import auto, flags
 from impala_mm.config.command_line import parse
 from impala_mm.config.settings import Config
+from impala_mm.transport.rounds import why_unfit
 
 PICTURE = tf.TensorSpec([84, 84, 1], tf.uint8)
 NUMBERS = tf.TensorSpec([4], tf.float32)
@@ -20,10 +22,15 @@ def _config(*flags):
     return parse(["program", *flags], "", Config)[0][0]
 
 
+def _level(observation, agents=1):
+    return SimpleNamespace(observation=observation, agents=agents)
+
+
 def test_numbers_may_be_auto_and_are_what_is_given_else():
     config = _config("--num_actors=auto", "--num_envs=auto")
     assert auto.num_actors(config) == len(os.sched_getaffinity(0))
-    assert (auto.num_envs(config, PICTURE), auto.num_envs(config, NUMBERS)) == (32, 16)
+    assert auto.num_columns(config, _level(PICTURE)) == 32
+    assert auto.num_columns(config, _level(NUMBERS)) == 16
     for given, found in (
         (["--batch_size=16"], 8),
         (["--batch_size=14", "--num_actors=1"], 14),
@@ -31,32 +38,44 @@ def test_numbers_may_be_auto_and_are_what_is_given_else():
         (["--batch_size=8", "--num_learners=2"], 8),
     ):
         rounds = _config("--algorithm=ppo", "--num_envs=auto", *given)
-        assert auto.num_envs(rounds, NUMBERS) == found, given
+        assert auto.num_columns(rounds, _level(NUMBERS)) == found, given
     many = ("--num_actors=auto", "--num_learners=500")
     assert auto.num_actors(_config(*many)) == len(os.sched_getaffinity(0))
     assert auto.num_actors(_config("--algorithm=ppo", *many)) == 500, "one for each learner"
     given = _config("--num_actors=0", "--num_envs=5")
     assert auto.num_actors(given) == 0
-    assert auto.num_envs(given, PICTURE) == auto.num_test_envs(given) == 5
+    assert auto.num_columns(given, _level(PICTURE)) == auto.num_test_envs(given) == 5
+
+
+def test_an_environment_of_several_agents_is_as_many_columns():
+    three = _level(NUMBERS, agents=3)
+    given, chosen = _config("--num_envs=5"), _config("--num_envs=auto")
+    assert (auto.num_columns(given, three), auto.num_columns(chosen, three)) == (15, 15)
+    rounds = _config("--algorithm=ppo", "--num_envs=auto", "--num_actors=1", "--batch_size=12")
+    assert auto.num_columns(rounds, three) == 12
+    assert auto.group_sizes(_config("--env_groups=2"), 15, three, False, False) == [9, 6]
+    assert why_unfit(12, 2, agents=3) == ""
+    assert "use --num_envs=1, 2 or 4, or --batch_size=18" in why_unfit(12, 3, agents=3)
+    assert why_unfit(8, 1, agents=3).endswith("use --batch_size=9")
 
 
 def test_groups_take_turns_where_cores_are_left_and_images_are_read():
     cores = len(os.sched_getaffinity(0))
     few, all_of_them = f"--num_actors={cores - 1}", f"--num_actors={cores}"
-    assert auto.group_sizes(_config(few), 33, PICTURE, True, False) == [17, 16]
-    assert auto.group_sizes(_config(few), 1, PICTURE, True, False) == [1]
-    assert auto.group_sizes(_config(few), 33, PICTURE, False, False) == [33]
-    assert auto.group_sizes(_config(few), 33, NUMBERS, True, False) == [33]
-    assert auto.group_sizes(_config(all_of_them), 33, PICTURE, True, False) == [33]
+    assert auto.group_sizes(_config(few), 33, _level(PICTURE), True, False) == [17, 16]
+    assert auto.group_sizes(_config(few), 1, _level(PICTURE), True, False) == [1]
+    assert auto.group_sizes(_config(few), 33, _level(PICTURE), False, False) == [33]
+    assert auto.group_sizes(_config(few), 33, _level(NUMBERS), True, False) == [33]
+    assert auto.group_sizes(_config(all_of_them), 33, _level(PICTURE), True, False) == [33]
     three = _config(all_of_them, "--env_groups=3")
-    assert auto.group_sizes(three, 8, NUMBERS, False, False) == [3, 3, 2]
+    assert auto.group_sizes(three, 8, _level(NUMBERS), False, False) == [3, 3, 2]
 
 
 def test_groups_do_not_take_turns_where_actors_wait_for_the_next_policy():
     few = f"--num_actors={len(os.sched_getaffinity(0)) - 1}"
-    assert auto.group_sizes(_config(few), 33, PICTURE, True, True) == [33]
+    assert auto.group_sizes(_config(few), 33, _level(PICTURE), True, True) == [33]
     with pytest.raises(ValueError, match=r"--env_groups=2: .* wait for the next policy"):
-        auto.group_sizes(_config("--env_groups=2"), 33, PICTURE, True, True)
+        auto.group_sizes(_config("--env_groups=2"), 33, _level(PICTURE), True, True)
 
 
 @pytest.mark.parametrize(

@@ -248,3 +248,15 @@ def test_nothing_is_read_in_folders_of_other_users(tmp_path, monkeypatch, large)
     os.mkfifo(folder / "run.json")  # to read it would last for ever
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     assert foreground_runs() == []
+
+
+def test_the_trials_of_an_experiment_are_runs_with_its_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("sweep/trials/000", "sweep/trials/001", "alone"):
+        (folder := tmp_path / "runs" / name).mkdir(parents=True)
+        (folder / "metrics.jsonl").touch()
+    (tmp_path / "runs" / "sweep" / "experiment.jsonl").touch()
+    names = {run.name for run in Updates(tmp_path / "runs").find().values()}
+    assert names == {"sweep-000", "sweep-001", "alone"}
+    names = {run.name for run in Updates(tmp_path / "runs" / "sweep").find().values()}
+    assert names == {"sweep-000", "sweep-001"}

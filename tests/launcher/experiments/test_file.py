@@ -67,6 +67,7 @@ def test_the_command_line_takes_precedence_and_the_preset_stays_a_preset(tmp_pat
         ("trials = 5", "trials = -5", "trials = -5: it must be at least 0"),
         ("actors = 3", "learners = 0", "learners = 0: a trial needs one"),
         ("[axes]", "seed = 4\n[axes]", "seed is an axis, and also given to all trials"),
+        ("[axes]", "[axes]\nnum_actors = [1, 2]", "num_actors can be no axis: the CSV has a row"),
         ("[axes]", 'algorithm = "pp"\n[axes]', "algorithm"),
         ("[search]", "[search", "is no TOML"),
     ],

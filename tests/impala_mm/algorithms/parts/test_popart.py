@@ -162,3 +162,39 @@ def test_learners_hold_the_bits_of_each_other_and_the_moments_of_one_with_all_ta
     for each in others:
         in_threads.assert_close(each, first, 0, 0)
     in_threads.assert_close(first, in_threads.together(1, learn)[0], 1e-6, 0)
+
+
+def test_each_level_has_a_mean_and_a_deviation_of_its_own_and_keeps_its_values():
+    """Three levels, of which one has not been played yet; the columns of a batch mix them."""
+    head = snt.Linear(3)
+    head(FEATURES)
+    unit, rng = value_units.make_unit("popart", head), np.random.default_rng(6)
+    level, seen = tf.constant([0, 1, 1, 0, 1]), {0: [], 1: []}
+
+    def values():
+        return [unit.values(head(FEATURES), tf.fill([50], i)).numpy() for i in range(3)]
+
+    for _ in range(5):
+        of_level = np.array([[5.0, 2.0], [-4e4, 3e3]])[level.numpy()]  # mean and deviation, [B, 2]
+        targets = np.float32(rng.normal(*of_level.T, (20, 5)))
+        live = rng.random((20, 5)) < 0.7
+        for i in (0, 1):
+            seen[i].append(np.float64(targets[live & (level.numpy() == i)]))
+        targets[~live] = np.nan
+        before = values()
+        unit.see_targets(tf.constant(targets), tf.constant(live), ALONE, level)
+        for i, (one, other) in enumerate(zip(before, values(), strict=True)):
+            tolerance = 1e-4 * max(1.0, float(unit.acting[1][i]), np.abs(one).max())
+            np.testing.assert_allclose(other, one, rtol=0, atol=tolerance)
+    mean, deviation = (variable.numpy() for variable in unit.acting)
+    for i in (0, 1):
+        of_level = np.concatenate(seen[i])
+        np.testing.assert_allclose(mean[i], of_level.mean(), rtol=1e-5)
+        np.testing.assert_allclose(deviation[i], of_level.std(), rtol=1e-5)
+    assert (mean[2], deviation[2]) == (0, 1)
+    squared = unit.squared(level)
+    np.testing.assert_allclose(squared, deviation[level.numpy()] ** 2, rtol=1e-6)
+    scaled = unit.scale_advantages(tf.ones([20, 5]), level)
+    np.testing.assert_allclose(scaled[3], 1 / deviation[level.numpy()], rtol=1e-6)
+    cost = value_units.cost(0.5, squared, tf.ones([20, 5]), tf.reduce_sum)
+    np.testing.assert_allclose(cost, 10 * np.sum(1 / squared.numpy()), rtol=1e-6)

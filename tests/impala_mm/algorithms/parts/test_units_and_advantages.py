@@ -16,6 +16,7 @@ from impala_mm.data import batches
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import gradients
+from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.make import level_spec, make_environments
 
 COLUMNS, MAKING = 4, threading.Lock()  # held while a learner seeds its initial weights
@@ -82,6 +83,42 @@ def test_with_popart_the_unit_of_the_rewards_does_not_matter():
     for one, other in zip(plain._unit.acting, large._unit.acting, strict=True):
         np.testing.assert_allclose(other, one * 1e6, rtol=1e-3)
         assert float(one) > 0.1
+
+
+@pytest.mark.parametrize("name", ["impala", "ppo"])
+def test_with_popart_a_level_that_pays_a_thousand_times_as_much_is_learnt_alike(name):
+    """Both levels have the same games: their outputs of the value head get the same weights."""
+    config = _config(name, value_normalization="popart")
+    environment = level_spec(config.level_name)
+    with MAKING:
+        learner = registry.make_algorithm(config, environment, levels=2)
+        actor = registry.make_algorithm(config, environment, Role.ACTOR, levels=2, level=1)
+    batch = in_process.random_batch(learner, 7, 5)  # the last column is padding
+    last = tf.nest.map_structure(lambda x: x[-1], in_process.tensors(batch).unrolls)
+    _, _, extras = actor.act(last, actor.initial_state(5), tf.ones([5]))
+    assert extras.level.numpy().tolist() == [1] * 5
+    learner._unit.for_network = tf.zeros_like
+    for variable in learner._baseline_head.trainable_variables:
+        variable.assign(tf.zeros_like(variable))
+    same, level = [0, 1, 0, 1, 4], np.tile(np.int32([0, 0, 1, 1, 0]), [7, 1])
+    unrolls, start = (
+        tf.nest.map_structure(lambda x: x[:, same], batch.unrolls),
+        tf.nest.map_structure(lambda x: x[same], batch.start),
+    )
+    unrolls = unrolls._replace(
+        reward=unrolls.reward * np.float32([1, 1, 1000, 1000, 1]),
+        extras=unrolls.extras._replace(level=level),
+    )
+    batch = in_process.tensors(batch._replace(unrolls=unrolls, start=start))
+    exchange = gradients.GradientReducer(SingleLearner(), config)
+    context = Context(*tf.constant([0.0, 1e9, 0.0]))
+    for _ in range(3):
+        learner.update(batch, context, exchange)
+    for values in learner._unit.acting:
+        np.testing.assert_allclose(values[1], 1000 * values[0], rtol=1e-4)
+    weights = learner._baseline_head.w.numpy()
+    assert np.abs(weights).max() > 1e-3
+    np.testing.assert_allclose(weights[:, 1], weights[:, 0], rtol=1e-2, atol=1e-5)
 
 
 def test_learners_agree_on_the_unit_and_are_one_with_all_columns():

@@ -86,7 +86,7 @@ class Table:
         batch.unrolls.observation[..., 0] = np.arange((T + 1) * B).reshape(T + 1, B)
         algorithm._unroll = self._read
 
-    def _read(self, entries, start):
+    def _read(self, entries, start, level):
         rows = tf.cast(entries.observation[..., 0], tf.int32)
         logits = tf.gather(self.logits, rows)
         return Outputs(logits, tf.gather(self.values, rows), logits)
@@ -230,7 +230,8 @@ def test_a_value_that_has_moved_further_than_value_clip_is_taught_no_more():
     batch = _batch(algorithm)
     table, given = Table(algorithm, batch), tensors(batch)
     goals, steps = algorithm._goals(given, exchange)
-    part = samples.of_batch(given, steps, algorithm._recorded(given.unrolls)[1:])
+    behaviour, level = algorithm._recorded(given.unrolls)[1:], algorithm._levels(given.unrolls)
+    part = samples.of_batch(given, steps, behaviour, level)
     moves = np.random.default_rng(2).uniform(-0.3, 0.3, (T + 1) * B)
     table.values.assign_add(moves.astype(np.float32))
     with tf.GradientTape() as tape:
