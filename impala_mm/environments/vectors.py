@@ -282,7 +282,11 @@ class VectorEnvironments:
         """Return what the vector, or one of its environments, says of goals: see `spaces`."""
         if self._vector is None:
             raise BadLevel(f"{self.spec.level_name} is broken")
-        return judge_goals(self.spec.level_name, self._vector, achieved, desired)
+        try:
+            return judge_goals(self.spec.level_name, self._vector, achieved, desired)
+        except BadLevel:
+            self.close()  # all are broken
+            raise
 
     def close(self) -> None:
         """Close the vector."""
@@ -324,7 +328,8 @@ class VectorEnvironments:
             if vector.resets_some and begins.all():
                 self._end(vector, {})
                 return
-            actions = self._with_idle(actions, begins)
+            if vector.mode is not _NEXT:  # which ignores their actions
+                actions = self._with_idle(actions, begins)
         info = self._put(vector, *vector.step(self.spec.actions.as_batch(actions)))
         if begins is not None:
             self._begin_after(vector, begins)
