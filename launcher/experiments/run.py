@@ -280,7 +280,9 @@ class Controller:
         """See how a trial is, and do what follows from it."""
         if trial.state == "stopping":
             if trial.stopper is not None and trial.stopper.poll() is not None:
-                self._finish(trial)
+                trial.end_frontend()  # what it still copies from a host must not arrive later
+                if not trial.has_frontend:
+                    self._finish(trial)
             return
         if trial.state not in _ACTIVE:
             return
