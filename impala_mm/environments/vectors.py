@@ -105,6 +105,8 @@ class VectorLevel(MadeLevel):
 
     def _conversion_of(self, environment: Any, has_masks: bool | None) -> SpaceConversion:
         conversion = super()._conversion_of(environment, has_masks)
+        with contextlib.suppress(Exception):  # it is reported where it is played
+            environment.reset(seed=0)  # by which it is known whether arrays are copied
         return conversion._replace(note=environment.note)
 
     def _refuse(self, made: Any, maker: str) -> None:
