@@ -279,7 +279,10 @@ class Controller:
     def _advance(self, trial: Trial) -> None:
         """See how a trial is, and do what follows from it."""
         if trial.state == "stopping":
-            if trial.stopper is not None and trial.stopper.poll() is not None:
+            if trial.stopper is None:
+                if not trial.has_frontend:  # it may have started the run before it ended
+                    self._stop(trial, trial.outcome)
+            elif trial.stopper.poll() is not None:
                 self._finish(trial)
             return
         if trial.state not in _ACTIVE:
@@ -340,7 +343,11 @@ class Controller:
         """Save and stop a trial's run, if there is one, and remove its record."""
         if trial.run.record is None:
             trial.outcome = outcome
-            self._finish(trial)
+            if trial.has_frontend:  # which is starting the run
+                trial.state = "stopping"
+                trial.end_frontend(signal.SIGINT)
+            else:
+                self._finish(trial)
             return
         if outcome != "stopped":  # that one goes on with the next process of the experiment
             self._journal.write_trial("stopping", trial, outcome=outcome)
