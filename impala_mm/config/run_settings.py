@@ -302,7 +302,8 @@ class RunSettings:
     num_envs: int = flag(
         16, group="Processes", least=1, own=True, auto=True,
         short="environments per actor",
-        text="Environments per actor. Their observations go through the network as one batch. "
+        text="Environments per actor. Their observations go through the network as one batch, in "
+             "which an environment of several agents has one of each. "
              "auto: 32 if an observation holds at least 1,000 numbers, as images do, otherwise "
              "16; with an algorithm that plays in rounds, at most an actor's share of "
              "batch_size, and a number that divides it. --mode=test and an evaluator play this "

@@ -94,6 +94,7 @@ BUILT_IN: Mapping[str, type[Suite] | str] = {
     "tmaze": "impala_mm.environments.small_games:TMazeSuite",
     "dmlab": "impala_mm.environments.dmlab:DMLab",
     "atari57": "impala_mm.environments.atari:Atari57",
+    "envpool": "impala_mm.environments.envpool_suite:Envpool",
     "dmc": "impala_mm.environments.dm_control:DMC",
     "metaworld-mt10": "impala_mm.environments.level_sets:MetaWorldMT10",
     "minigrid": "impala_mm.environments.level_sets:MiniGrid",

@@ -87,8 +87,8 @@ class DMC(Suite):
     def maker(self, level: str) -> Callable[..., Any] | None:
         """Return what makes a task; raise BadLevel if dm_control is not installed."""
         if importlib.util.find_spec("dm_control") is None:
-            needed = "'dm-control==1.0.37' 'mujoco==3.5.*'"
-            raise BadLevel(f"dmc:{level} needs dm_control: pip install {needed}")
+            needed = "pip install 'impala_mm[dm-control]'"
+            raise BadLevel(f"dmc:{level} needs dm_control: {needed}")
         from dm_control import suite  # noqa: PLC0415
 
         domain, _, task = level.partition("-")

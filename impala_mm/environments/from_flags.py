@@ -91,6 +91,6 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
                 hint = "; --full_action_space makes one network fit all games of Atari"
                 flags.refuse(
                     f"--level_name: {first} and {name} differ in their {what} ({mine} and "
-                    f"{theirs}){hint if what == 'actions' and other.scores else ''}"
+                    f"{theirs}){hint if what == 'actions' and other.emulator else ''}"
                 )
     return specs

@@ -81,7 +81,8 @@ class MetaWorldMT10(Suite):
         if level not in self.levels:
             return None
         if importlib.util.find_spec("metaworld") is None:
-            raise BadLevel(f"MetaWorld's {level} needs metaworld: pip install metaworld")
+            needed = "pip install 'impala_mm[metaworld]'"
+            raise BadLevel(f"MetaWorld's {level} needs metaworld: {needed}")
         return functools.partial(_metaworld, level, self.levels.index(level), len(self.levels))
 
 

@@ -55,7 +55,7 @@ def read_spaces(
         find_declared(environment, actions),
         reason_without_goals(environment, observation),
     )
-    return SpaceConversion(actions, observation, masks, without_goals)
+    return SpaceConversion(actions, observation, masks, without_goals=without_goals)
 
 
 def read_actions(level_name: str, environment: Any) -> ActionSpec:

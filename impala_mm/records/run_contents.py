@@ -124,6 +124,7 @@ class Panel(NamedTuple):
 
 PANELS = (
     Panel("return", "episode_return", "Mean return", "last 100 games"),
+    Panel("elo", "elo", "Rating of the policy", "Elo"),
     Panel("speed", "frames_per_second", "Throughput", "frames/s"),
     Panel("lag", "policy_lag", "Policy lag", "updates"),
     Panel("queue", "queue_fill", "Queue fill level", "share", share=True),

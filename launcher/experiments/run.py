@@ -283,7 +283,9 @@ class Controller:
                 if not trial.has_frontend:  # it may have started the run before it ended
                     self._stop(trial, trial.outcome)
             elif trial.stopper.poll() is not None:
-                self._finish(trial)
+                trial.end_frontend()  # what it still copies from a host must not arrive later
+                if not trial.has_frontend:
+                    self._finish(trial)
             return
         if trial.state not in _ACTIVE:
             return

@@ -5,9 +5,11 @@ folder and its environment, and runs until a signal stops it; SIGUSR1 stands for
 learner writes one row of metrics, and reports port 8001, 8002 or so on instead of port 0; with
 TOLD=late in the environment, only once LOGDIR/go exists. With TOLD=fail, an actor fails, and with
 TOLD=refuse a learner. With TOLD=trial, a learner goes on where its rows end, with a return that is
-its learning rate times its frames, until it has all frames; while LOGDIR/hold exists it waits.
+its learning rate times its frames, until it has all frames; while LOGDIR/hold exists it waits. With
+TOLD=member, it has checkpoints, too, and goes on from the newest one.
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -55,16 +57,46 @@ if job == "learner":
         with open(os.path.join(flags["logdir"], "metrics.jsonl"), "a") as file:
             file.write(json.dumps(row) + "\n")
 print("up")
-if os.environ.get("TOLD") == "trial" and job == "learner":
+saves = os.environ.get("TOLD") == "member"
+checkpoints = os.path.join(flags["logdir"], "checkpoints")
+
+
+def save(frames):
+    """Write a checkpoint that names the run which has written it."""
+    content = f"of {os.path.basename(flags['logdir'])}".encode()
+    files = {"variables.data": [len(content), hashlib.sha256(content).hexdigest()]}
+    texts = ("learners", "updates", "steps", "frames", "seconds", "milestone", "episode_return")
+    about = dict.fromkeys(texts, 1) | {"frames": frames, "milestone": False, "files": files}
+    about |= {"settings": {}, "made_of": {}, "versions": {}}
+    work = os.path.join(checkpoints, "saving")
+    os.makedirs(work)
+    for name, text in (("variables.data", content), ("about.json", json.dumps(about).encode())):
+        with open(os.path.join(work, name), "wb") as file:
+            file.write(text)
+    os.rename(work, os.path.join(checkpoints, f"{frames:010d}"))
+
+
+if job == "learner" and (saves or os.environ.get("TOLD") == "trial"):
     path = os.path.join(flags["logdir"], "metrics.jsonl")
     with open(path) as file:
         frames = max(json.loads(line)["frames"] for line in file)
+    if saves:
+        os.makedirs(checkpoints, exist_ok=True)
+        names = [name for name in os.listdir(checkpoints) if name.isdigit()]
+        frames = max(map(int, names), default=frames)
+        rate = {"learning_rate": float(flags["learning_rate"]), "learning_rate_end": 0.0}
+        with open(os.path.join(flags["logdir"], "settings.json"), "w") as file:
+            json.dump(rate | {"learning_rate_schedule": "constant"}, file)
     while frames < float(flags["total_environment_frames"]):
         time.sleep(0.1)
         if not os.path.exists(os.path.join(flags["logdir"], "hold")):
             frames += 100
             score = frames * float(flags["learning_rate"])
             row = {"frames": frames, "seconds": frames / 1e3, "episode_return": score}
+            if saves:
+                row["learning_rate"] = float(flags["learning_rate"])
+                if frames % 2000 == 0:
+                    save(frames)
             with open(path, "a") as file:
                 file.write(json.dumps(row) + "\n")
     report(ended=True)

@@ -66,7 +66,13 @@ def test_convolution_and_pooling_of_images(padding, stride, size):
     )
 
 
-@pytest.mark.parametrize("name", nets.NETWORKS.names)
+def _slow_if_again(name):
+    """Mark bodies with memories that other networks have, too."""
+    again = name.startswith(("ResNet", "SmallConv")) and name.endswith(("LSTMAgent", "GRUAgent"))
+    return pytest.param(name, marks=pytest.mark.slow) if again else name
+
+
+@pytest.mark.parametrize("name", map(_slow_if_again, nets.NETWORKS.names))
 def test_a_step_of_every_network(name):
     vector = name.startswith("MLP")
     observation = tf.TensorSpec([6], tf.float32) if vector else tf.TensorSpec([44, 40, 1], tf.uint8)

@@ -5,10 +5,10 @@ import importlib.util
 import numpy as np
 import pytest
 
-from impala_mm.environments import SUITES
+from impala_mm.environments import SUITES, level_sets
 from impala_mm.environments.level_sets import published_scores
 from impala_mm.environments.make import level_names, level_spec, make_environments
-from impala_mm.environments.types import BadLevel
+from impala_mm.environments.types import BadLevel, ReferenceScores
 
 
 def test_a_suites_name_stands_for_its_levels():
@@ -23,10 +23,12 @@ def test_a_suites_name_stands_for_its_levels():
     assert "dmlab:rooms_collect_good_objects_test" in SUITES["dmlab"]().level_names("dmlab", "")
 
 
-def test_levels_that_others_make_have_the_scores_of_their_set():
+def test_levels_that_others_make_have_the_scores_of_their_set(monkeypatch):
     assert published_scores("envpool:CoinrunEasy-v0") == (5, 10)
     assert published_scores("envpool:StarpilotHard-v0") == (1.5, 35)
-    assert published_scores("CartPole-v1") is None
+    assert level_spec("CartPole-v1").scores is None
+    monkeypatch.setitem(level_sets._SETS["minigrid"], "CartPole-v1", ReferenceScores(0, 500))
+    assert level_spec("CartPole-v1").scores == (0, 500)
     with pytest.raises(BadLevel, match="procgen16 is a set of levels: name one of them, envpool:B"):
         level_spec("procgen16")
 
@@ -63,7 +65,7 @@ def test_a_task_of_deepmind_control_is_that_of_its_package():
     assert step.truncated.all()
     assert not step.terminated.any()
     assert envs.step(action).first.all()
-    assert [episode.length for episode in envs.episodes()] == [1000, 1000]
+    assert {episode.length for episode in envs.episodes()} == {1000}
     with pytest.raises(BadLevel, match="dmc:cheetah-fly is no level of the suite dmc"):
         level_spec("dmc:cheetah-fly")
 

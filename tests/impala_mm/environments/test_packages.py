@@ -72,6 +72,7 @@ def test_an_extra_fits_into_one_environment_with_this_project(extra, tmp_path):
     ("module", "preset"),
     [
         ("crafter", "crafter-ppo"),
+        ("dm_control", "dmc-sac"),
         ("highway_env", "highway-ppo"),
         ("metaworld", "metaworld-sac"),
         ("minigrid", "minigrid-impala"),

@@ -12,6 +12,7 @@ import impala_mm
 from impala_mm import errors
 from impala_mm.environments import types
 from impala_mm.environments.make import make_environments
+from impala_mm.evaluation import results
 from impala_mm.evaluation.games import (
     IDLE_STEPS,
     Unplayable,
@@ -19,6 +20,8 @@ from impala_mm.evaluation.games import (
     games_per_env,
     play_games,
 )
+from impala_mm.policy.policy import load_policy
+from impala_mm.teachers.opponents import load_player
 
 
 class Uneven(gymnasium.Env):
@@ -194,6 +197,40 @@ def test_viewers_are_shown_each_observation_of_each_game_once(tmp_path):
     assert [len(frames) for frames in games] == [length + 1 for length in result.lengths]
     assert [frames[0].episode_return for frames in games] == [0, 0, 0]
     assert [frames[-1].episode_return for frames in games] == list(result.returns)
+
+
+def _last_square(observations):
+    """Take the last free square."""
+    return 8 - (observations[:, ::-1] == 0).argmax(1)
+
+
+def test_games_against_opponents_are_counted_by_their_results(tmp_path):
+    run = tmp_path / "run"
+    save(run, level_name="tests.helpers.pettingzoo_like:TicTacToe")
+    policy, said = load_policy(run), []
+    result = evaluate_level(policy, policy.spec.level_name, 20, 4, say=said.append)
+    assert result.options["opponents"] == "random:1"
+    assert said == ["opponents play at random, since self and past play only in a training"]
+    won = [sum(1 for r in result.returns if r == value) for value in (1, 0, -1)]
+    assert results.count_results(result.results) == dict(
+        zip(("won", "drawn", "lost"), won, strict=True)
+    )
+    assert sum(won) == 20
+    # Two policies of one run, of which one draws actions: some games are drawn, or all are lost.
+    for name in (f"{__name__}:_last_square", str(run)):
+        policy = load_policy(run, opponents=name)
+        level = policy.spec.level_name
+        with pytest.raises(errors.BadEnvironment, match="only random may play"):
+            evaluate_level(policy, level, 4, 4)
+        result = evaluate_level(policy, level, 8, 4, load_opponent=load_player)
+        assert result.options["opponents"] == f"{name}:1"
+        row = results.make_row(result, "test")
+        assert row["won"] + row["drawn"] + row["lost"] == 8
+        assert f"against {name}:1: {row['won']} won" in results.level_table(result)
+    with pytest.raises(errors.ImpalaError, match=r"--opponents=nowhere/run: .*nowhere/run"):
+        evaluate_level(
+            load_policy(run, opponents="nowhere/run"), level, 4, 4, load_opponent=load_player
+        )
 
 
 def test_a_run_of_several_levels_is_asked_which(tmp_path):

@@ -135,10 +135,14 @@ def _given(policy):
     return steps
 
 
-@pytest.mark.parametrize("export_format", FORMATS)
 @pytest.mark.parametrize(
-    "name",
-    ["recurrent", "frames", *(pytest.param(n, marks=SLOW) for n in OTHERS)],
+    ("name", "export_format"),
+    [
+        *(("recurrent", "numpy"), ("frames", "numpy")),
+        pytest.param("recurrent", "onnx", marks=needs_onnx),
+        *(pytest.param(n, "numpy", marks=SLOW) for n in OTHERS),
+        *(pytest.param(n, "onnx", marks=[needs_onnx, SLOW]) for n in ("frames", *OTHERS)),
+    ],
 )
 def test_a_bare_process_plays_as_the_policy_does(policies, name, export_format, tmp_path):
     policy, folder = policies(name), tmp_path / "export"

@@ -47,6 +47,26 @@ def _events(logdir):
     return events
 
 
+def test_tensorboard_reads_on_after_a_disk_that_was_full_for_a_while(tmp_path):
+    writer = MetricsWriter(tmp_path, (said := []).append)
+    row = {f"number {i}": 1.0 for i in range(30)}
+    writer.write(row | {"frames": 1.0})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    written = max(path.stat().st_size for path in (tmp_path / "events").iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (written + 100, limits[1]))
+    try:
+        writer.write(row | {"frames": 2.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    writer.write(row | {"frames": 3.0})
+    writer.write(row | {"frames": 4.0})
+    assert len(said) == 2
+    assert "(File too large)" in said[0]
+    # The file's names end in a count, by which the 10th that a process writes in a second is
+    # read before the 9th.
+    assert sorted(event.step for event in _events(tmp_path).Tensors("number 0"))[-2:] == [3, 4]
+
+
 def test_tensorboard_gets_all_settings_changed_ones_first_where_training_starts(tmp_path):
     of_impala = Config.of_algorithm("impala")
     settings = dataclasses.asdict(of_impala(level_name="catch", on_event="a | b", max_seconds=1e3))

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 _CODE = """
 import sys
 from impala_mm.runtime import lifecycle
@@ -14,6 +16,7 @@ print("keras" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_keras_is_loaded_when_it_is_first_used_and_not_before():
     ran = subprocess.run([sys.executable, "-c", _CODE], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False", "Dense", "Session", "Interpreter", "True"]

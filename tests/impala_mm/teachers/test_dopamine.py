@@ -298,9 +298,12 @@ def _iqn(made, x):
     return made.apply("Dense_2", _relu(made.apply("Dense_1", tiled, 5)), 3).mean(1)
 
 
-@pytest.mark.parametrize("stack", ["Stack", "_stacks", ""])
 @pytest.mark.parametrize(
-    "head", [_dqn, _quantiles, _rainbow("NoisyNetwork"), _rainbow("Dense"), _iqn]
+    ("head", "stack"),
+    [
+        *((_dqn, "Stack"), (_iqn, "_stacks"), (_dqn, ""), (_quantiles, ""), (_iqn, "")),
+        *((_rainbow("NoisyNetwork"), ""), (_rainbow("Dense"), "Stack")),
+    ],
 )
 def test_each_network_of_dopamine_computes_its_values(tmp_path, head, stack):
     """Of Impala's encoder, Dopamine and reincarnating_rl name the stacks differently."""

@@ -33,7 +33,7 @@ def _try(learner, call):
 
 
 def test_wrong_calls_are_answered_and_other_calls_too(taking_unrolls):
-    @settings(max_examples=50, **_OPTIONS)
+    @settings(max_examples=25, **_OPTIONS)
     @given(fuzzed.wrong_call(taking_unrolls))
     def each(call):
         _try(taking_unrolls, call)

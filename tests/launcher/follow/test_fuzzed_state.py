@@ -93,7 +93,7 @@ def test_a_damaged_file_ends_no_command(run, name):
         path = Path(run.record.logdir) / name
     whole = path.read_bytes()
 
-    @settings(max_examples=80, **_OPTIONS)
+    @settings(max_examples=40, **_OPTIONS)
     @given(damaged_json(whole))
     def each(content):
         path.write_bytes(content + b"\n" * (name == "metrics.jsonl"))

@@ -329,7 +329,8 @@ CASES = KINDS | {
 @pytest.mark.parametrize(
     ("learners", "kind"),
     [
-        *((4, "none"), (2, "categorical")),
+        (2, "categorical"),
+        pytest.param(4, "none", marks=pytest.mark.slow),
         *(pytest.param(2, kind, marks=pytest.mark.slow) for kind in CASES if kind != "categorical"),
     ],
 )

@@ -1,0 +1,64 @@
+"""Several agents in real processes: self-play, tests of it, and PettingZoo's own environments."""
+
+import pytest
+from processes import EXPERIMENT, run
+from rows import read_rows
+
+pytestmark = pytest.mark.slow
+LEVEL = "tests.helpers.pettingzoo_like:TicTacToe"
+
+
+def _train(logdir, level, *flags):
+    """Return (exit code, output) of a training."""
+    return run(*EXPERIMENT, f"--level_name={level}", f"--logdir={logdir}", *flags, limit=400)
+
+
+def test_a_policy_learns_from_games_against_itself(tmp_path):
+    logdir = tmp_path / "run"
+    code, output = _train(logdir, LEVEL, "--max_seconds=45", "--log_games")
+    assert code == 0, output
+    row = read_rows(logdir, "metrics.jsonl")[-1]
+    assert {"elo", "elo_past", "elo_past_best", "score/self", "score/past"} <= row.keys()
+    games = read_rows(logdir, "games.jsonl")
+    assert {game["opponent"].split()[0] for game in games} == {"self", "past"}
+    assert {game["score"] for game in games} == {0, 0.5, 1}
+    code, output = run(
+        *EXPERIMENT,
+        "--mode=test",
+        f"--logdir={logdir}",
+        "--test_num_episodes=50",
+        "--opponents=random",
+        limit=200,
+    )
+    assert code == 0, output
+    assert "against random:1: " in output
+    (tested,) = read_rows(logdir, "evaluations.jsonl")
+    assert tested["won"] > tested["lost"]
+
+
+def test_opponents_that_need_the_network_are_refused_without_it(tmp_path):
+    code, output = _train(tmp_path / "run", LEVEL, "--inference=learner")
+    assert code == 2
+    assert "--inference=learner: --opponents=self:0.5,past:0.5 play in actors" in output
+    flags = "--inference=learner", "--opponents=random", "--max_seconds=5"
+    code, output = _train(tmp_path / "other", LEVEL, *flags)
+    assert code == 0, output
+    row = read_rows(tmp_path / "other", "metrics.jsonl")[-1]
+    assert "score/random" in row
+
+
+@pytest.mark.parametrize(
+    ("package", "level"),
+    [
+        ("mpe2", "mpe2.simple_spread_v3:parallel_env"),
+        ("pettingzoo", "pettingzoo.classic.tictactoe_v3:env"),
+    ],
+)
+def test_environments_of_pettingzoo_play(package, level, tmp_path):
+    pytest.importorskip(package)
+    flags = "--num_envs=2", "--num_actors=1", "--max_seconds=10", "--check_env_secs=20"
+    code, output = _train(tmp_path / "run", level, *flags)
+    assert code == 0, output
+    assert "warning" not in output
+    row = read_rows(tmp_path / "run", "metrics.jsonl")[-1]
+    assert row["games"] > 0
