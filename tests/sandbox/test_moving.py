@@ -61,7 +61,7 @@ def _commands(program, page="moving.md"):
     """Return the arguments of each command of this program; an mpirun is split into its ranks."""
     lines = "\n".join(_blocks("sh", page)).replace("\\\n", " ").splitlines()
     ranks = [rank for line in lines for rank in line.split(" : ") if f"python {program} " in rank]
-    return [shlex.split(rank.partition(program)[2]) for rank in ranks]
+    return [shlex.split(rank.partition(program)[2], comments=True) for rank in ranks]
 
 
 def _accepts(argument):

@@ -102,12 +102,47 @@ class Nan(Meeting):
         return seen
 
 
+class Masked(Meeting):
+    """A meeting in which an agent may choose its own number alone."""
+
+    def reset(self, seed=None, options=None):
+        """Begin with masks."""
+        seen, infos = super().reset(seed)
+        return seen, {agent: self._mask(agent) for agent in infos}
+
+    def step(self, actions):
+        """Return masks for all who see something."""
+        seen, *rest, _ = super().step(actions)
+        return seen, *rest, {agent: self._mask(agent) for agent in seen}
+
+    def _mask(self, agent):
+        return {"action_mask": np.arange(3) == self.possible_agents.index(agent)}
+
+
+def test_each_agent_has_its_own_mask():
+    environments = make_environments(f"{__name__}:Masked", 1, seed=0)
+    step, choices = environments.reset(), []
+    for _ in range(5):
+        choices.append([np.flatnonzero(mask).tolist() for mask in step.mask])
+        step = environments.step(step.mask.argmax(1).astype(np.int32))
+        assert not step.fault.any(), environments.faults
+    every = [0, 1, 2]
+    assert choices == [
+        [[0], [1], every],  # the third is absent
+        [[0], [1], [2]],
+        [every, [1], [2]],  # the first has ended
+        [every, every, [2]],
+        [every, every, every],
+    ]
+
+
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
         (Lacking, "step 2 raised ValueError: step returned no reward of the agent 'b'"),
         (Nan, "step 3 returned observation with NaN or infinity"),
         (Meeting, ""),
+        (Masked, ""),
     ],
 )
 def test_the_check_names_what_is_wrong_with_an_agent(kind, told):
