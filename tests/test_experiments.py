@@ -110,7 +110,7 @@ def test_ctrl_c_saves_all_trials_and_the_same_command_resumes_them(cluster):
     second = Process(*FRONTEND, *command, **cluster.environment, TOLD="trial")
     assert second.wait(180) == 0, second.printed()
     again = [json.loads(line)["frames"] for line in metrics.read_text().splitlines()[rows:]]
-    assert again[0] == frames + 100 or frames == 2000
+    assert min(again[1:]) > frames or frames == 2000, "the first row is the start's"
     assert max(again) == 2000
     assert [row["trial"] for row in journal(sweep, "ended")] == [0, 1, 2]
     code, printed = cluster.ask(*command)
@@ -131,12 +131,9 @@ def test_trials_of_a_lost_host_go_on_elsewhere(lan):
     sweep = laptop.path("/root/sweep")
     for name in ("000", "001"):
         metrics = sweep / "trials" / name / "metrics.jsonl"
-        try:
-            until(lambda path=metrics: path.exists() and path.read_text().count("\n") > 3, 90)
-        finally:
-            print((metrics.parent / "frontend.log").read_text())
-    lan.learner2.kill_all()
+        until(lambda path=metrics: path.exists() and path.read_text().count("\n") > 3, 90)
     lan.learner2.cut()
+    lan.learner2.kill_all()
     running.until(r"10\.77\.1\.12.* cannot be reached: its trials go back to the queue", 120)
     running.until(r"trial 1 starts again on 10\.77\.1\.11", 200)
     assert running.wait(300) == 0, running.printed()

@@ -56,7 +56,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 def test_the_names_are_those_that_a_user_calls():
     assert sorted(dir(impala_mm)) == [
-        "__version__", "errors", "evaluate", "launch", "load_policy", "train",
+        "__version__", "errors", "evaluate", "experiment", "launch", "load_policy", "train",
     ]  # fmt: skip
     code = "import impala_mm, sys; impala_mm.train; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

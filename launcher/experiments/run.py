@@ -279,10 +279,7 @@ class Controller:
     def _advance(self, trial: Trial) -> None:
         """See how a trial is, and do what follows from it."""
         if trial.state == "stopping":
-            if trial.stopper is not None and trial.stopper.poll() is not None:
-                trial.end_frontend()  # what it still copies from a host must not arrive later
-                if not trial.has_frontend:
-                    self._finish(trial)
+            self._advance_stop(trial)
             return
         if trial.state not in _ACTIVE:
             return
@@ -305,6 +302,16 @@ class Controller:
             self._stop(trial, "stopped")
         else:
             self._note_no_start(trial)
+
+    def _advance_stop(self, trial: Trial) -> None:
+        """See whether a trial that is being stopped has ended."""
+        if trial.stopper is None:
+            if not trial.has_frontend:  # it may have started the run before it ended
+                self._stop(trial, trial.outcome)
+        elif trial.stopper.poll() is not None:
+            trial.end_frontend()  # what it still copies from a host must not arrive later
+            if not trial.has_frontend:
+                self._finish(trial)
 
     def _tell(self, trial: Trial, state: str) -> None:
         """Tell the search how a running trial is, and do what it answers."""
@@ -342,7 +349,11 @@ class Controller:
         """Save and stop a trial's run, if there is one, and remove its record."""
         if trial.run.record is None:
             trial.outcome = outcome
-            self._finish(trial)
+            if trial.has_frontend:  # which is starting the run
+                trial.state = "stopping"
+                trial.end_frontend(signal.SIGINT)
+            else:
+                self._finish(trial)
             return
         if outcome != "stopped":  # that one goes on with the next process of the experiment
             self._journal.write_trial("stopping", trial, outcome=outcome)

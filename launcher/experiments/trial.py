@@ -105,7 +105,7 @@ class Trial:
         """Start its frontend, which no terminal and no end of this process ends."""
         with (self.folder / OUTPUT).open("ab") as output:
             self.child = _start(command, output)
-        self.outcome = ""
+        self.outcome, self.stopper = "", None
         self.frontend = procfs.identify(self.child.pid)
 
     def begin_stop(self, command: Sequence[str], outcome: str) -> None:
@@ -121,10 +121,10 @@ class Trial:
             return self.child.poll() is None
         return self.frontend is not None and procfs.is_alive(self.frontend)
 
-    def end_frontend(self) -> None:
-        """End its frontend, which leaves the run as it is."""
+    def end_frontend(self, number: int = signal.SIGTERM) -> None:
+        """End its frontend, which leaves the run as it is, unless `number` is SIGINT."""
         if self.frontend and self.has_frontend:
-            os.kill(self.frontend[0], signal.SIGTERM)
+            os.kill(self.frontend[0], number)
 
     def look(self) -> str:
         """Read what its run reports, and return the run's state; empty if there is no run."""

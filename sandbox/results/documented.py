@@ -61,7 +61,7 @@ _MUJOCO = Package("gymnasium[mujoco]", "mujoco")
 _MINIGRID = Package("minigrid", "minigrid")
 _ROBOTICS = Package("gymnasium-robotics mujoco<3.12", "gymnasium_robotics")
 
-_FETCH = Task(-49.5, _ROBOTICS)
+_FETCH = Task(-49.43, _ROBOTICS)
 _CATCH = Task(-0.61)
 _CARTPOLE = Task(21.77)
 _ACROBOT = Task(-500)

@@ -25,6 +25,7 @@ from processes import ROOT
 from served import LEVEL
 from tensorflow.core.framework import tensor_pb2
 
+from impala_mm.data.episodes import to_rows
 from impala_mm.transport.messages import MessageHeader, MessageReply, ParametersRequest, run_number
 
 SIZES = [2]  # of the actor's groups of environments
@@ -144,7 +145,7 @@ class Served:
     def arguments(self, function: str) -> list[bytes]:
         """Return right arguments of a function; a message's number may have been used before."""
         header, content = tensor(self.header()), np.array([unrolls.unroll(1)], object)
-        message = [header, tensor(content), tensor(np.zeros([0, 4], np.float32))]
+        message = [header, tensor(content), tensor(to_rows([]))]
         request = tensor(np.array(ParametersRequest(-1, 0, 1), np.int64))
         of_function = {
             "hello": [tensor(self.hello())],

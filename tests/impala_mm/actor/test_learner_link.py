@@ -4,7 +4,6 @@ import functools
 import threading
 import time
 
-import numpy as np
 import pytest
 from processes import free_port
 from supervising import until
@@ -13,6 +12,7 @@ from impala_mm.actor import learner_link, policy_puller
 from impala_mm.actor.host_cache import HostParameterCache
 from impala_mm.actor.learner_link import LearnerLink, UnrollBatch
 from impala_mm.data.compression import compress_lz4, decompress
+from impala_mm.data.episodes import to_rows
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import messages
 from impala_mm.transport.client import Client, Unreachable
@@ -21,7 +21,7 @@ from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 
 IDENTITY = {"level_name": "L", "unroll": "u", "network": "n", "acting": "a"}
-NO_EPISODES = np.zeros([0, 4], np.float32)
+NO_EPISODES = to_rows([])
 
 
 class Links:

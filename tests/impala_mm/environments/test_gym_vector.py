@@ -171,7 +171,7 @@ def test_a_fault_costs_its_environment_and_no_other(wrong, line):
     assert (step.reward[3], step.observation[3, 0]) == (2, 1)
     for _ in range(3):
         envs.step(np.array([1, 1, 1, 2]))
-    assert [e[2:] for e in envs.episodes() if e.environment == 3] == [(8.0, 4)] * 2
+    assert [e[2:4] for e in envs.episodes() if e.environment == 3] == [(8.0, 4)] * 2
 
 
 def test_an_environment_that_cannot_reset_is_broken_until_a_rebuild_succeeds():
@@ -264,4 +264,4 @@ def test_repeated_actions_sum_rewards_up_to_the_episodes_end():
     assert played.reward[:, 0].tolist() == [0, 2, 1, 0, 4, 2]
     assert played.observation[:, 0, 0].tolist() == [0, 2, 3, 4, 6, 7]
     assert played.truncated[:, 0].tolist() == [NO, NO, YES, NO, NO, NO]
-    assert [e[2:] for e in envs.episodes()] == [(3.0, 2)] * 2 + [(6.0, 2)] * 2, "length in steps"
+    assert [e[2:4] for e in envs.episodes()] == [(3.0, 2)] * 2 + [(6.0, 2)] * 2, "length in steps"

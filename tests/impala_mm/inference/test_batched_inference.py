@@ -19,6 +19,7 @@ from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import Role
 from impala_mm.config.settings import Config
 from impala_mm.data.compression import compress_lz4, leave_uncompressed
+from impala_mm.data.episodes import to_rows
 from impala_mm.data.step_codec import StepCodec
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.data.unroll_check import UnrollCheck
@@ -32,7 +33,7 @@ from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.transport.client import Client, Delivery, Refused, StreamLost, Unreachable
 from impala_mm.transport.messages import Reply
 
-NO_EPISODES = np.zeros([0, 4], np.float32)
+NO_EPISODES = to_rows([])
 
 
 class Hand:

@@ -7,13 +7,13 @@ import threading
 import time
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from deadlines import Deadline
 
 from impala_mm.actor import learner_link
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
+from impala_mm.data.episodes import to_rows
 from impala_mm.learner import monitor, run_status
 from impala_mm.learner import watching as watches
 from impala_mm.learner.checkpointing import Checkpointing
@@ -84,7 +84,7 @@ def test_each_of_several_learners_has_a_file_of_its_own(tmp_path, monkeypatch):
 
 def test_an_actor_that_waits_to_send_calls_its_callback():
     link = learner_link.LearnerLink([], 0, {}, "", 0.0, 0, print, stop := threading.Event())
-    group = learner_link.UnrollBatch(0, 0, [], np.zeros([0, 4], np.float32))
+    group = learner_link.UnrollBatch(0, 0, [], to_rows([]))
     assert link.send(group)
     calls = []
 

@@ -1,10 +1,10 @@
 """Each message counts once, whatever the order and however often it is repeated."""
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from impala_mm.data.episodes import to_rows
 from impala_mm.transport.delivery import DeliveryLedger
 from impala_mm.transport.messages import (
     CONNECTION_BITS,
@@ -15,7 +15,7 @@ from impala_mm.transport.messages import (
     new_incarnation,
 )
 
-NO_EPISODES = np.zeros([0, 4], np.float32)
+NO_EPISODES = to_rows([])
 
 
 class Records:

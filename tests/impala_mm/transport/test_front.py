@@ -5,17 +5,17 @@ import re
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fronted import ME, TOKEN, Learner
 
+from impala_mm.data.episodes import to_rows
 from impala_mm.runtime.ports import split_address
 from impala_mm.transport import route
 from impala_mm.transport.client import Refused
 from impala_mm.transport.messages import Reply
 from impala_mm.transport.tls import Credentials
 
-NO_EPISODES = np.zeros([0, 4], np.float32)
+NO_EPISODES = to_rows([])
 
 
 @pytest.fixture(scope="module")

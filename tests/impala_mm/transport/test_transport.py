@@ -16,6 +16,7 @@ from processes import free_port
 from supervising import until
 
 from impala_mm.data.compression import compress_lz4
+from impala_mm.data.episodes import to_rows
 from impala_mm.runtime.machine import Use
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport import connected_actors, delivery, messages, validity
@@ -27,7 +28,7 @@ from impala_mm.transport.server import Server
 
 TOKEN = "a secret"
 IDENTITY = {"run_id": "run", "level_name": "L", "unroll": "u", "network": "n", "acting": "a"}
-NO_EPISODES = np.zeros([0, 4], np.float32)
+NO_EPISODES = to_rows([])
 
 
 def _send_chunks(client, header, contents):
@@ -71,7 +72,7 @@ def _header(client, number, actor=0, incarnation=1):
 def test_unrolls_arrive_whole_with_their_version_and_episodes(serve):
     server, address = serve()
     client = _join(address, actor=5)
-    episodes = np.array([[2, 1, 21.5, 300]], np.float32)
+    episodes = np.array([[2, 1, 21.5, 300, 0, 0.5]], np.float32)
     header = _header(client, 0, actor=5)
     assert client.enqueue(header, [b"one", b"two\0"], episodes) == Reply.ACCEPTED
     contents, versions = server.queue.dequeue_many(2)
@@ -163,11 +164,13 @@ def test_an_actor_with_a_message_that_cannot_be_is_refused_and_the_log_says_why(
 def test_episodes_with_nan_are_left_out_of_a_report(serve):
     server, address = serve()
     client = _join(address)
-    bad = [[0, 1, np.nan, 3], [0, 1, 2, np.inf], [-1, 1, 2, 3], [1e30, 1, 2, 3]]
-    episodes = np.array([[0, 1, 2, 3], *bad], np.float32)
+    good = [0, 1, 2, 3, -1, 0.5]
+    wrong = ((2, np.nan), (3, np.inf), (0, -1), (0, 1e30), (5, np.nan))
+    bad = [[*good[:i], value, *good[i + 1 :]] for i, value in wrong]
+    episodes = np.array([good, *bad], np.float32)
     client.enqueue(_header(client, 0), [b"x"], episodes)
     (report,) = server.actors.take_reports()
-    np.testing.assert_array_equal(report.episodes, [[0, 1, 2, 3]])
+    np.testing.assert_array_equal(report.episodes, [good])
 
 
 def test_what_actors_use_is_added_up_by_host_while_they_are_connected(serve):

@@ -235,7 +235,7 @@ def test_a_reward_while_fire_is_pressed_counts_for_the_scores_and_is_not_learnt_
     assert [s.reward[0] for s in steps] == [1, 1, 0, 1, 1, 0, 0]
     assert [s.terminated[0] for s in steps] == [False, True, False, False, True, False, False]
     lives = [(False, 2.0, 2), (False, 3.0, 2)]
-    assert [e[1:] for e in envs.episodes()] == [*lives, (True, 6.0, 4)]
+    assert [e[1:4] for e in envs.episodes()] == [*lives, (True, 6.0, 4)]
 
 
 def test_where_there_is_no_fire_nothing_is_pressed(monkeypatch):
@@ -296,7 +296,7 @@ def test_a_game_that_ends_with_lives_left_is_told_by_its_reset(monkeypatch):
     assert [s.terminated[0] for s in steps] == [False, True, False, False]
     assert [s.first[0] for s in steps] == [False, False, True, False]
     assert [s.reward[0] for s in steps] == [1, 1, 0, 1]
-    assert [e[1:] for e in envs.episodes()] == [(False, 2.0, 2), (True, 2.0, 2)]
+    assert [e[1:4] for e in envs.episodes()] == [(False, 2.0, 2), (True, 2.0, 2)]
 
 
 def test_an_action_that_does_not_exist_is_refused_before_the_vector_hangs(monkeypatch):
