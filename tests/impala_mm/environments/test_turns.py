@@ -14,6 +14,7 @@ from impala_mm.environments.check import LevelCheck
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.opponents import DrawnOpponents, PastPolicies, RandomPlayer
 from impala_mm.environments.types import Options
+from impala_mm.records.ratings import OpponentRatings
 
 LEVEL = "tests.helpers.pettingzoo_like:"
 
@@ -123,6 +124,22 @@ def test_random_opponents_take_what_is_allowed_with_equal_chances():
     assert counts.sum() == 1200
     assert set(np.flatnonzero(counts)) == {1, 4, 7}
     assert counts[[1, 4, 7]].min() > 330
+
+
+def test_games_against_the_first_random_opponents_are_counted_as_theirs():
+    """These are the opponents of environments that step in worker processes."""
+    environments, ratings = (
+        make_environments(LEVEL + "Bidding", 8, seed=0),
+        OpponentRatings(["random"]),
+    )
+    environments.reset()
+    for _ in range(9):
+        environments.step(np.full(8, 4, np.int32))
+    for game in environments.episodes():
+        ratings.add(game.opponent, game.score)
+    row = ratings.row()
+    assert row["score/random"] > 0.5
+    assert row["elo"] > 0
 
 
 def test_past_policies_are_spread_over_the_run_and_the_hard_ones_are_drawn():
