@@ -105,6 +105,8 @@ class VectorLevel(MadeLevel):
 
     def _conversion_of(self, environment: Any, has_masks: bool | None) -> SpaceConversion:
         conversion = super()._conversion_of(environment, has_masks)
+        with contextlib.suppress(Exception):  # it is reported where it is played
+            environment.reset(seed=0)  # by which it is known whether arrays are copied
         return conversion._replace(note=environment.note)
 
     def _refuse(self, made: Any, maker: str) -> None:
@@ -282,7 +284,11 @@ class VectorEnvironments:
         """Return what the vector, or one of its environments, says of goals: see `spaces`."""
         if self._vector is None:
             raise BadLevel(f"{self.spec.level_name} is broken")
-        return judge_goals(self.spec.level_name, self._vector, achieved, desired)
+        try:
+            return judge_goals(self.spec.level_name, self._vector, achieved, desired)
+        except BadLevel:
+            self.close()  # all are broken
+            raise
 
     def close(self) -> None:
         """Close the vector."""
@@ -324,7 +330,8 @@ class VectorEnvironments:
             if vector.resets_some and begins.all():
                 self._end(vector, {})
                 return
-            actions = self._with_idle(actions, begins)
+            if vector.mode is not _NEXT:  # which ignores their actions
+                actions = self._with_idle(actions, begins)
         info = self._put(vector, *vector.step(self.spec.actions.as_batch(actions)))
         if begins is not None:
             self._begin_after(vector, begins)

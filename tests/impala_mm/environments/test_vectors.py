@@ -2,9 +2,12 @@
 
 import re
 
+import gymnasium
 import numpy as np
 import pytest
 from counting import level
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from vectored import GAMES, Alike, make_sync
 
 from impala_mm.environments import nests
@@ -245,6 +248,75 @@ def test_no_vector_is_reported_for_each_environment_and_tried_again_after_a_step
                 envs.rebuild(i)
         assert envs.step(np.zeros(2, int)).fault.all()
     assert opened == [2, 2]
+    envs.close()
+
+
+class _Tensor:
+    """An array of a device: NumPy gets it by `cpu` alone."""
+
+    device = "cuda:1"
+
+    def __init__(self, array):
+        self._array = array
+
+    def cpu(self):
+        return self._array
+
+
+def test_arrays_of_a_device_are_copied_and_the_user_is_told():
+    class Elsewhere(Alike):
+        def reset(self, **given):
+            seen, info = super().reset(**given)
+            return _Tensor(seen), info
+
+        def step(self, actions):
+            *arrays, info = super().step(actions)
+            return *map(_Tensor, arrays), info
+
+    (envs, note), (same, _) = _vector(Elsewhere, 3), _vector(Alike, 3)
+    envs.reset(), same.reset()
+    for _ in range(9):
+        step, due = envs.step(np.ones(3, int)), same.step(np.ones(3, int))
+        for mine, theirs in zip(nests.flatten(step), nests.flatten(due), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    assert "_Tensor on cuda:1, which is copied to NumPy arrays in each step" in note
+
+
+def test_goals_are_judged_by_one_of_the_environments_and_an_error_breaks_the_vector():
+    class Reaching(gymnasium.Env):
+        action_space = Discrete(2)
+        place = Box(-1, 1, (2,))
+        observation_space = Dict(observation=place, achieved_goal=place, desired_goal=place)
+
+        def reset(self, *, seed=None, options=None):
+            return {key: np.zeros(2, np.float32) for key in self.observation_space}, {}
+
+        def compute_reward(self, achieved, desired, info):
+            if achieved[0] == 1:
+                raise ArithmeticError
+            return -np.abs(achieved - desired).max()
+
+    envs, _ = _vector(lambda num_envs: SyncVectorEnv([Reaching] * num_envs), 3)
+    assert envs.spec.without_goals == ""
+    envs.reset()
+    achieved, desired = np.zeros([2, 2], np.float32), np.float32([[0, 0], [0, 0.5]])
+    rewards, _ = envs.judge_goals(2, achieved, desired)
+    assert rewards.tolist() == [0, -0.5]
+    with pytest.raises(BadLevel, match=r"compute_reward of .* raised ArithmeticError"):
+        envs.judge_goals(2, achieved + 1, desired)
+    assert envs.step(np.zeros(3, int)).fault.all()
+    assert not envs.rebuild(0).fault.any()
+
+
+@pytest.mark.slow
+def test_a_vector_of_processes_plays_as_one_of_this_process():
+    envs, _ = _vector(lambda num_envs: AsyncVectorEnv([GAMES["Paying"]] * num_envs), 2)
+    same, _ = _vector(make_sync, 2)
+    step, due = envs.reset(), same.reset()
+    for _ in range(9):
+        for mine, theirs in zip(nests.flatten(step), nests.flatten(due), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+        step, due = envs.step(np.ones(2, int)), same.step(np.ones(2, int))
     envs.close()
 
 
