@@ -36,12 +36,19 @@ _RETRY_SECONDS = 60.0  # seconds between two attempts to reach a host that was l
 _LOST_STOP_SECONDS = 5  # for which a stop waits for a host that was lost
 # Flags that each trial gets from the experiment, or that say what is done with the experiment.
 _OWN_FLAGS = ("experiment", "workers_csv_path", "tmux_sess", "dry_run", "restart_learners")
+_NOT_WITH_MANY = {
+    "check": "give the CSV without it",
+    "detach": "its trials keep running if this command is ended by SIGTERM, and it resumes them",
+}
 LOCK = "experiment.lock"
 
 
 def run_experiment(request: Request) -> int:
     """Run the experiment of --experiment to its end, and return the exit code."""
     check_flags(request)
+    for name, instead in _NOT_WITH_MANY.items():
+        if getattr(request.launcher, name):
+            raise UserError(f"--{name} is about one run, and not for --experiment: {instead}")
     experiment = file.read(request, {name: SEARCHES[name].OPTIONS for name in SEARCHES.names})
     written = Journal(experiment.folder)
     written.refuse_changes(experiment)
@@ -260,7 +267,7 @@ class Controller:
 
     def _adopt(self, trial: Trial) -> None:
         """Follow a trial again that an earlier process has started, if there is anything left."""
-        trial.has_run = trial.run.record is not None
+        trial.has_run = trial.record is not None
         if not trial.has_run and not trial.has_frontend:
             trial.state = "queued"
             if trial.outcome in FINAL:
@@ -348,7 +355,7 @@ class Controller:
 
     def _stop(self, trial: Trial, outcome: str, *others: str) -> None:
         """Save and stop a trial's run, if there is one, and remove its record."""
-        if trial.run.record is None:
+        if trial.record is None:
             trial.outcome = outcome
             if trial.has_frontend:  # which is starting the run
                 trial.state = "stopping"
