@@ -2,9 +2,11 @@
 
 import os
 import re
+import signal
 import time
 from pathlib import Path
 
+from launcher.experiments.journal import Journal
 from launcher.supervise.run_registry import Record, Run, boot_id
 
 _PAGE = Path(__file__).parents[3] / "sandbox" / "sweeps.md"
@@ -47,3 +49,20 @@ def test_what_an_experiment_cannot_do_is_one_sentence(cluster):
     code, printed = cluster.ask(*flags)
     assert code == 2
     assert "random needs trials = N" in printed
+
+
+def test_a_trial_of_another_machine_is_not_followed(cluster, monkeypatch):
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    (cluster.folder / "sweep.toml").write_text(_ONE)
+    folder = cluster.folder / "runs" / "sweep"
+    folder.mkdir(parents=True)
+    journal = Journal(folder)
+    journal.write("asked", trial=0, values={"seed": 1})
+    journal.write("started", trial=0, values={"seed": 1}, frontend=[1, 2])
+    run = Run("sweep-000", cluster.state.parent)
+    run.folder.mkdir(parents=True)
+    rest = (time.time(), "boot", str(folder / "trials" / "000"), "", [], {}, [], 0)
+    run.write_record(Record("sweep-000", "1", *rest, started_from="machine2"))
+    code, printed = cluster.ask("--experiment=sweep.toml")
+    assert code == 2
+    assert "sweep-000 was started on machine2, where it may be running: --stop it" in printed
