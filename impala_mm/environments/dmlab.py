@@ -46,7 +46,7 @@ _HELD_OUT = {"allowHoldOutLevels": "true", "mixerSeed": str(0x600D5EED)}
 
 with Path(__file__).with_name("dmlab30.csv").open(newline="") as _file:
     _SCORES = {
-        row["level"]: ReferenceScores(float(row["random"]), float(row["human"]))
+        row["level"]: ReferenceScores(float(row["random"]), float(row["human"]), low_is_random=True)
         for row in csv.DictReader(_file)
     }
 # Two levels have another variant for training.

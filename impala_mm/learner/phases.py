@@ -152,7 +152,8 @@ class Phases:
         if random == UNKNOWN:
             one = len(level_names(config.level_name)) == 1
             published = self._spec.scores if one else None
-            random = published.low if published else self._mean_return(None, "a random policy")
+            is_known = published and published.low_is_random
+            random = published.low if is_known else self._mean_return(None, "a random policy")
         self._say(
             f"mean return of the teacher {teacher:.2f}, of a random policy {random:.2f} "
             f"({time.monotonic() - began:.1f} s)"

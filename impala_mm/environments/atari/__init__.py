@@ -22,7 +22,7 @@ from impala_mm.environments.types import Options, ReferenceScores
 
 with (Path(__file__).parent / "scores.csv").open(newline="") as _file:
     _SCORES = {  # by the name of the ROM
-        row["rom"]: ReferenceScores(float(row["random"]), float(row["human"]))
+        row["rom"]: ReferenceScores(float(row["random"]), float(row["human"]), low_is_random=True)
         for row in csv.DictReader(_file)
     }
 _DEFAULT = "PongNoFrameskip-v4"
