@@ -18,7 +18,10 @@ class ReferenceScores(NamedTuple):
 
     low: float  # of uniformly random play, or the least that is possible
     high: float  # of a human, or the most that is possible
-    low_is_random: bool = False  # whether `low` was measured of random play
+
+
+class MeasuredScores(ReferenceScores):
+    """Scores of which the low one was measured of uniformly random play."""
 
 
 class EnvironmentSpec(NamedTuple):

@@ -48,7 +48,8 @@ def run_experiment(request: Request) -> int:
     chosen = SEARCHES[experiment.kind](experiment, experiment.folder, written.asked)
     rows = _read_rows(request, experiment, chosen.together)
     places = Pool(rows, experiment.needs)
-    places.set_cores({"": len(os.sched_getaffinity(0))})
+    if not chosen.together:  # such trials share the cores that there are
+        places.set_cores({"": len(os.sched_getaffinity(0))})
     if wrong := places.why_too_small():
         raise UserError(f"{experiment.path}: {wrong}")
     _check_together(experiment, chosen.together, places)

@@ -24,11 +24,11 @@ def test_a_suites_name_stands_for_its_levels():
 
 
 def test_levels_that_others_make_have_the_scores_of_their_set(monkeypatch):
-    assert published_scores("envpool:CoinrunEasy-v0") == ReferenceScores(5, 10)
-    assert published_scores("envpool:StarpilotHard-v0") == ReferenceScores(1.5, 35)
+    assert published_scores("envpool:CoinrunEasy-v0") == (5, 10)
+    assert published_scores("envpool:StarpilotHard-v0") == (1.5, 35)
     assert level_spec("CartPole-v1").scores is None
     monkeypatch.setitem(level_sets._SETS["minigrid"], "CartPole-v1", ReferenceScores(0, 500))
-    assert level_spec("CartPole-v1").scores == ReferenceScores(0, 500)
+    assert level_spec("CartPole-v1").scores == (0, 500)
     with pytest.raises(BadLevel, match="procgen16 is a set of levels: name one of them, envpool:B"):
         level_spec("procgen16")
 
