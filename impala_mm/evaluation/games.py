@@ -321,9 +321,10 @@ def rebuild_broken(environments: Environments, step: Step, log: FaultLog) -> Ste
 def changed_flags(config: Config, given: Sequence[str]) -> dict[str, Any]:
     """Return the flags that replace the run's: the seed, and if given those of the environment.
 
-    --eval_epsilon and --import are others, if they are given.
+    --eval_epsilon, --import and --trust_teacher are others, if they are given.
     """
-    named = [name for name in (*types.OPTION_FLAGS, "eval_epsilon", "imports") if name in given]
+    others = ("eval_epsilon", "imports", "trust_teacher")
+    named = [name for name in (*types.OPTION_FLAGS, *others) if name in given]
     return {name: getattr(config, name) for name in named} | {"seed": config.seed}
 
 

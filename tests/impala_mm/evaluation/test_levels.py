@@ -7,6 +7,7 @@ from impala_mm.config.settings import Config
 from impala_mm.environments import SUITES
 from impala_mm.environments.types import BadLevel
 from impala_mm.evaluation import games
+from impala_mm.policy.core import config_for_playing
 from impala_mm.records import checkpoint
 
 
@@ -39,6 +40,16 @@ def test_what_differs_from_the_run_is_what_was_given_and_the_seed():
     assert games.changed_flags(config, given) == {"sticky_actions": 0.5, "seed": 5}
     changed = games.changed_flags(config, [*given, "eval_epsilon"])
     assert changed == {"sticky_actions": 0.5, "eval_epsilon": 0.2, "seed": 5}
+
+
+def test_opponents_and_the_trust_in_them_are_those_that_a_test_is_given():
+    trained = {"algorithm": "impala", "opponents": "runs/a:1", "trust_teacher": True}
+    config = config_for_playing(trained)
+    assert (config.opponents, config.trust_teacher) == (Config.opponents, False)
+    asked = Config.of_algorithm("impala")(opponents="runs/b:1", trust_teacher=True)
+    changed = games.changed_flags(asked, ["opponents", "trust_teacher"])
+    config = config_for_playing(trained, **changed)
+    assert (config.opponents, config.trust_teacher) == ("runs/b:1", True)
 
 
 def test_a_level_that_does_not_fit_is_refused(catch, capsys):
