@@ -127,7 +127,7 @@ def _read_file(flag: str, path: str, scopes: Mapping[str, str]) -> dict[str, Sou
     is_json = False
     try:
         text = Path(path).read_text(encoding="utf-8")
-        is_json = text.lstrip().startswith("{")
+        is_json = flag == "config" and text.lstrip().startswith("{")
         table = json.loads(text) if is_json else tomllib.loads(text)
     except RecursionError:
         flags.refuse(f"--{flag}={path} is nested too deeply")

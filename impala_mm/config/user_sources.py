@@ -92,7 +92,8 @@ def _named(config: Config) -> dict[str, bool]:
     modules = [level.rpartition(":")[0] for level in levels]
     modules += [wrapper.module for wrapper in environment_flags.read_wrappers(config.env_wrappers)]
     teachers = [each.strip() for each in getattr(config, "teacher", "").split(",")]
-    modules += [each.rpartition(":")[0] for each in teachers if not Path(each).exists()]
+    players = [*teachers, *environment_flags.read_opponents(config.opponents)]
+    modules += [each.rpartition(":")[0] for each in players if not Path(each).exists()]
     modules += user_modules.module_names(config.imports)
     named = {module.partition(".")[0]: False for module in modules if module}
     if config.algorithm not in BUILT_IN:

@@ -72,6 +72,7 @@ class SeveralAgents(gymnasium.Env):
     def __init__(self, environment: Any, spaces: AgentSpaces):
         """Play an environment whose agents have these spaces."""
         self.environment, self.spaces, self.agents = environment, spaces, spaces.agents
+        self.adapted = getattr(environment, "unwrapped", environment)  # whom faults name
         self.metadata = dict(getattr(environment, "metadata", None) or {})
         self.render_mode = getattr(environment, "render_mode", None)
 

@@ -23,7 +23,7 @@ import numpy as np
 from impala_mm.environments import Suite
 from impala_mm.environments.level_cache import LevelCache
 from impala_mm.environments.levels import MadeLevel
-from impala_mm.environments.types import BadLevel, Options, ReferenceScores
+from impala_mm.environments.types import BadLevel, MeasuredScores, Options, ReferenceScores
 
 _FOLDER = "contributed/dmlab30/"
 _FRAMES = 4  # of a step, unless --num_action_repeats says otherwise
@@ -46,7 +46,7 @@ _HELD_OUT = {"allowHoldOutLevels": "true", "mixerSeed": str(0x600D5EED)}
 
 with Path(__file__).with_name("dmlab30.csv").open(newline="") as _file:
     _SCORES = {
-        row["level"]: ReferenceScores(float(row["random"]), float(row["human"]))
+        row["level"]: MeasuredScores(float(row["random"]), float(row["human"]))
         for row in csv.DictReader(_file)
     }
 # Two levels have another variant for training.

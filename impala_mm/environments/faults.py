@@ -26,7 +26,10 @@ _RETURNED = {
     "step": "step must return (observation, reward, terminated, truncated, info)",
 }
 # Files that read what an environment returned: an error there is the environment's fault, too.
-_READERS = ("gym_vector", "observations", "spaces", "gym_adapter", "vectors")
+_READERS = (
+    *("gym_vector", "observations", "spaces", "gym_adapter", "vectors"),
+    *("agents", "parallel", "turns"),
+)
 # Exit code of a worker process whose environments closed the connection by which it answers.
 CLOSED_CONNECTION = 84
 # What the code of an environment may raise: a program for people may end itself.

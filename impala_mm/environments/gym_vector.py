@@ -148,13 +148,14 @@ class GymVector:
         self._seeds[i] = int(words[0] >> 1)
         row = blank_step(1, self._conversion)
         row.first[0] = True
+        if masks := self._conversion.masks:
+            self._raw_masks[i] = masks.reader(self._environments[i])
         observation, info = self._reset(i)
         arrays = nests.flatten(row.observation)
         self._conversion.observation.write(observation, arrays, 0)
         if not all(np.isfinite(array).all() for array in arrays):
             raise ValueError(NOT_FINITE)
-        if masks := self._conversion.masks:
-            self._raw_masks[i] = masks.reader(self._environments[i])
+        if masks:
             mask = masks.read_one(self._raw_masks[i](observation, info), "the reset")
             for array, part in zip(nests.flatten(row.mask), mask, strict=True):
                 array[0] = part

@@ -96,6 +96,8 @@ def main(arguments: list[str]) -> None:
     try:
         folder, gigabytes = arguments
         most = float(gigabytes) * 1e9
+        if not most >= 0:
+            raise ValueError
     except ValueError:
         sys.exit("usage: python -m impala_mm.environments.level_cache FOLDER GIGABYTES")
     deleted, kept = clean(folder, most)

@@ -48,7 +48,7 @@ class Opponents(Player, Protocol):
 class RandomPlayer:
     """A player that draws each action from those that are allowed."""
 
-    def __init__(self, actions: ActionSpec, seed: int):
+    def __init__(self, actions: ActionSpec, seed: Any):
         self._actions, self._random = actions, np.random.default_rng(seed)
 
     def act(self, asked: Step, actions: Any, rows: np.ndarray) -> Any:
@@ -68,14 +68,14 @@ class RandomPlayer:
 
 
 class RandomOpponents(RandomPlayer):
-    """Opponents that play at random, and have no number."""
+    """Opponents that play at random, as where --opponents names nobody else."""
 
     def begin(self, environment: int) -> None:
         """Draw nothing."""
 
     def end(self, environment: int, score: float) -> int:
-        """Return that the opponent has no number."""
-        return NO_OPPONENT
+        """Return the number of the only opponent in --opponents."""
+        return NO_OPPONENT - 1
 
 
 class RememberingPlayer:

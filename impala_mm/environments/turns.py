@@ -74,8 +74,8 @@ class TurnVector(GymVector):
             raise error
 
         self._states[i] = ENDED  # not broken: opponents play
-        self._begin(i)
         try:
+            self._begin(i)
             self._play_others([i], fail)
             return self._first_look(i)
         except FAILURES:

@@ -20,6 +20,10 @@ class ReferenceScores(NamedTuple):
     high: float  # of a human, or the most that is possible
 
 
+class MeasuredScores(ReferenceScores):
+    """Scores of which the low one was measured of uniformly random play."""
+
+
 class EnvironmentSpec(NamedTuple):
     """The properties of an environment that networks and learners need."""
 

@@ -167,7 +167,13 @@ class OpenVector:
         for each in (self.vector, self.unwrapped):
             if hasattr(each, name):
                 return getattr(each, name)
-        method = find_method(next(iter(getattr(self.unwrapped, "envs", ())), None), name)
+        if name == masks.METHOD and isinstance(self.unwrapped, AsyncVectorEnv):
+            # A process that is asked for a method that it lacks ends: another environment tells.
+            one = self.unwrapped.env_fns[0]()
+            method = find_method(one, name)
+            one.close()
+        else:
+            method = find_method(next(iter(getattr(self.unwrapped, "envs", ())), None), name)
         if method is None:
             raise AttributeError(name)
         return (lambda: list(self.unwrapped.call(name))) if name == masks.METHOD else method
@@ -198,6 +204,7 @@ class OpenVector:
     def _in_numpy(self, observation: Any) -> Any:
         if observation.__class__ is np.ndarray:
             return observation
+        observation = _join_texts(observation)
         leaves = nests.flatten(observation)
         if other := [leaf for leaf in leaves if not isinstance(leaf, np.ndarray)]:
             kind, device = type(other[0]), getattr(other[0], "device", "")
@@ -394,15 +401,15 @@ class VectorEnvironments:
     def _end(self, vector: OpenVector, info: Any) -> None:
         """Add the newest step to the statistics, and complete the rows of episodes that ended."""
         now, ended = self._now, self._ended
+        np.logical_or(now.terminated, now.truncated, out=ended)
+        self._some_ended = bool(ended.any())
+        if self._some_ended and vector.mode is SAME:
+            self._first_mask = [array.copy() for array in self._mask]
+            self._put_last(info)
         self._check_finite()
         self._returns += now.reward
         self._lengths += ~now.first
-        np.logical_or(now.terminated, now.truncated, out=ended)
-        self._some_ended = bool(ended.any())
         if self._some_ended:
-            if vector.mode is SAME:
-                self._first_mask = [array.copy() for array in self._mask]
-                self._put_last(info)
             for i in np.flatnonzero(ended).tolist():
                 result = float(self._returns[i]), int(self._lengths[i])
                 self._finished += [Episode(i, whole_game, *result) for whole_game in (False, True)]
@@ -492,6 +499,17 @@ class VectorEnvironments:
         for array in (self._now.first, self._now.fault, *self._mask):
             array.fill(True)
         return self._now
+
+
+def _join_texts(nest: Any) -> Any:
+    """Return a nest with arrays [E] of texts where gymnasium's vectors have tuples of E texts."""
+    if isinstance(nest, dict):
+        return {key: _join_texts(part) for key, part in nest.items()}
+    if not isinstance(nest, tuple):
+        return nest
+    if all(isinstance(part, str) for part in nest):
+        return np.array(nest)
+    return tuple(map(_join_texts, nest))
 
 
 def as_numpy(array: Any) -> np.ndarray:

@@ -30,7 +30,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data.unroll_check import UnrollCheck
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.make import level_names
-from impala_mm.environments.types import BadLevel, EnvironmentSpec
+from impala_mm.environments.types import BadLevel, EnvironmentSpec, MeasuredScores
 from impala_mm.learner.sources.batch_source import BatchSource
 from impala_mm.learner.sources.own import OwnSource
 from impala_mm.learner.sources.recorded import (
@@ -152,7 +152,10 @@ class Phases:
         if random == UNKNOWN:
             one = len(level_names(config.level_name)) == 1
             published = self._spec.scores if one else None
-            random = published.low if published else self._mean_return(None, "a random policy")
+            if isinstance(published, MeasuredScores):
+                random = published.low
+            else:
+                random = self._mean_return(None, "a random policy")
         self._say(
             f"mean return of the teacher {teacher:.2f}, of a random policy {random:.2f} "
             f"({time.monotonic() - began:.1f} s)"

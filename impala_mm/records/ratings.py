@@ -14,7 +14,6 @@ from impala_mm.config.environment_flags import NO_OPPONENT, PAST, RANDOM
 _GAMES = 100  # over which the scores are averaged
 _STEP = 8.0  # K: the most by which a game changes a rating
 _SCALE = 400.0  # a policy that is rated this much higher scores 10 times as much
-_RATED = 200  # past policies whose ratings are kept
 
 
 class OpponentRatings:
@@ -39,12 +38,10 @@ class OpponentRatings:
             return
         self._scores[name].append(score)
         if name == PAST and number >= 0:
-            rated = self._past.setdefault(number, self._newest if self._past else 0.0)
+            rated = self._past.setdefault(number, self._newest)
             is_fixed = not self._fixed and number == next(iter(self._past))
             change = self._change(score, rated)
             self._past[number] = rated if is_fixed else rated - change
-            if len(self._past) > _RATED:
-                del self._past[[*self._past][1]]  # the first one may be what the others refer to
         elif name == RANDOM:
             self._change(score, 0.0)
 

@@ -136,8 +136,9 @@ def _subfolders(folder: Path) -> list[Path]:
 
 def _name(logdir: Path) -> str:
     """Return the name of a run's folder, of a trial with that of its experiment."""
-    is_trial = os.path.exists(logdir.parents[1] / _EXPERIMENT)
-    return f"{logdir.parents[1].name}-{logdir.name}" if is_trial else logdir.name
+    experiment = logdir.parent.parent
+    is_trial = os.path.exists(experiment / _EXPERIMENT)
+    return f"{experiment.name}-{logdir.name}" if is_trial else logdir.name
 
 
 def _is_run(folder: Path) -> bool:

@@ -194,6 +194,11 @@ def _read_axis(where: str, name: str, given: Any) -> Axis:
     if not values:
         raise UserError(f"{where}: {name} has no values: give some, or remove it")
     if kind == "choices":
+        for value in values:
+            try:
+                setting_files.to_text(value)
+            except ValueError as error:
+                raise UserError(f"{where}: {name} = {value}: {error}") from None
         return Axis(kind, values)
     numbers = (int,) if kind == "integers" else (int, float)
     are_numbers = all(isinstance(v, numbers) and not isinstance(v, bool) for v in values)

@@ -95,7 +95,7 @@ def _differences(
 ) -> Iterator[str]:
     for name in [*before, *(each for each in now if each not in before)]:
         old, new = before.get(name, "unset"), now.get(name, "unset")
-        if may_grow and name.startswith("axes.") and name in before and name in now:
+        if may_grow and name.startswith("axes.") and "choices" in old and "choices" in new:
             gone = [value for value in old["choices"] if value not in new["choices"]]
             if gone:
                 yield f"{name} lacks {gone[0]}"

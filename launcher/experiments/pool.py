@@ -24,25 +24,18 @@ class Pool:
     def __init__(self, rows: Sequence[Worker], needs: Needs):
         """Hold the rows of learners and actors; evaluators have no place in an experiment."""
         self._needs = needs
-        self._host_ids = {row.ip: host_id_of(row) for row in rows}
+        self.host_ids = sorted({host_id_of(row) for row in rows})  # "" is this machine
         single = [dataclasses.replace(r, count=1, learner=ANY_LEARNER) for r in rows]
         counts = [row.count for row in rows]
         self._free = [r for r, n in zip(single, counts, strict=True) for _ in range(n)]
-        self._cores: dict[str, int] = {}  # that are free, by host id
+        self._taken: list[Worker] = []
+        self._cores: dict[str, int] = {}  # by host id, where their number is known
+        self._used: Counter[str] = Counter()  # cores that trials have, by host id
         self._lost: set[str] = set()  # ids of hosts that cannot be reached
 
-    @property
-    def host_ids(self) -> list[str]:
-        """The ids of all hosts; "" is this machine."""
-        return sorted(set(self._host_ids.values()))
-
-    def host_of(self, rows: Sequence[Worker]) -> str:
-        """Return the id of a trial's first host."""
-        return self._host_ids.get(rows[0].ip, "") if rows else ""
-
     def set_cores(self, cores: Mapping[str, int]) -> None:
-        """Set the number of cores of hosts, by host id, before any trial takes a place."""
-        self._cores = dict(cores)
+        """Set the number of cores of these hosts, by host id."""
+        self._cores |= cores
 
     def set_lost(self, host_ids: Set[str]) -> None:
         """Set which hosts cannot be reached: they have no free places."""
@@ -61,38 +54,37 @@ class Pool:
         actors = sum(row.job == "actor" for row in self._free)
         if actors < needs.actors:
             return f"a trial needs {needs.actors} actors, and the CSV has {actors}"
-        most = max(self._cores.get(self._host_ids[row.ip], needs.cores) for row in learners)
+        most = max(self._cores.get(host_id_of(row), needs.cores) for row in learners)
         if most < needs.cores:
             return f"a trial needs {needs.cores} cores, and no learner's host has more than {most}"
         return ""
 
     def take(self) -> list[Worker]:
         """Take rows for one trial; the result is empty if there is no room."""
-        usable = [row for row in self._free if self._host_ids[row.ip] not in self._lost]
+        usable = [row for row in self._free if host_id_of(row) not in self._lost]
         learners = [
             row
             for row in self._learners(usable)
-            if self._cores.get(self._host_ids[row.ip], self._needs.cores) >= self._needs.cores
+            if (host_id := host_id_of(row)) not in self._cores
+            or self._cores[host_id] - self._used[host_id] >= self._needs.cores
         ]
         actors = [row for row in usable if row.job == "actor"]
         if len(learners) < self._needs.learners or len(actors) < self._needs.actors:
             return []
-        of_learners, of_actors = (
-            Counter(self._host_ids[r.ip] for r in x) for x in (learners, actors)
-        )
+        of_learners, of_actors = (Counter(host_id_of(r) for r in x) for x in (learners, actors))
 
         def room(row: Worker) -> tuple[int, int]:
-            host_id = self._host_ids[row.ip]
+            host_id = host_id_of(row)
             return (
                 min(of_learners[host_id], self._needs.learners),
                 min(of_actors[host_id], self._needs.actors),
             )
 
         learners = sorted(learners, key=room, reverse=True)[: self._needs.learners]
-        used = {self._host_ids[row.ip] for row in learners}
+        used = {host_id_of(row) for row in learners}
         # Beside the learners first, then where most places are left.
         actors.sort(
-            key=lambda r: (self._host_ids[r.ip] in used, of_actors[self._host_ids[r.ip]]),
+            key=lambda r: (host_id_of(r) in used, of_actors[host_id_of(r)]),
             reverse=True,
         )
         rows = [*learners, *actors[: self._needs.actors]]
@@ -101,18 +93,21 @@ class Pool:
 
     def take_again(self, rows: Sequence[Worker]) -> None:
         """Take the rows of a trial that is running already; they may be gone from the CSV."""
-        for row in rows:
-            same = [free for free in self._free if _place(free) == _place(row)]
-            if same:
-                self._free.remove(same[0])
-        if rows and (host_id := self._host_ids.get(rows[0].ip)) in self._cores:
-            self._cores[host_id] -= self._needs.cores
+        self._move(rows, self._free, self._taken, self._needs.cores)
 
     def give_back(self, rows: Sequence[Worker]) -> None:
-        """Take back the rows of a trial that has ended."""
-        self._free += rows
-        if rows and (host_id := self._host_ids.get(rows[0].ip)) in self._cores:
-            self._cores[host_id] += self._needs.cores
+        """Take back the rows of a trial that has ended, but those that are gone from the CSV."""
+        self._move(rows, self._taken, self._free, -self._needs.cores)
+
+    def _move(
+        self, rows: Sequence[Worker], source: list[Worker], target: list[Worker], cores: int
+    ) -> None:
+        for row in rows:
+            if same := [each for each in source if _place(each) == _place(row)]:
+                source.remove(same[0])
+                target.append(same[0])
+        if rows:
+            self._used[host_id_of(rows[0])] += cores
 
     def _learners(self, rows: Sequence[Worker]) -> list[Worker]:
         """Return the rows of learners that have the GPUs that a trial needs."""
@@ -120,8 +115,8 @@ class Pool:
 
 
 def _place(row: Worker) -> Worker:
-    """Return a row without its line and its password, which a trial's CSV need not have."""
-    return dataclasses.replace(row, line=0)
+    """Return a row without its line and its password, which may differ in a trial's CSV."""
+    return dataclasses.replace(row, line=0, ssh_password="")
 
 
 def rows_here(needs: Needs, trials: int) -> list[Worker]:

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from pathlib import Path
 
 from impala_mm.config import flags
@@ -36,19 +36,27 @@ _RETRY_SECONDS = 60.0  # seconds between two attempts to reach a host that was l
 _LOST_STOP_SECONDS = 5  # for which a stop waits for a host that was lost
 # Flags that each trial gets from the experiment, or that say what is done with the experiment.
 _OWN_FLAGS = ("experiment", "workers_csv_path", "tmux_sess", "dry_run", "restart_learners")
+_NOT_WITH_MANY = {
+    "check": "give the CSV without it",
+    "detach": "its trials keep running if this command is ended by SIGTERM, and it resumes them",
+}
 LOCK = "experiment.lock"
 
 
 def run_experiment(request: Request) -> int:
     """Run the experiment of --experiment to its end, and return the exit code."""
     check_flags(request)
+    for name, instead in _NOT_WITH_MANY.items():
+        if getattr(request.launcher, name):
+            raise UserError(f"--{name} is about one run, and not for --experiment: {instead}")
     experiment = file.read(request, {name: SEARCHES[name].OPTIONS for name in SEARCHES.names})
     written = Journal(experiment.folder)
     written.refuse_changes(experiment)
     chosen = SEARCHES[experiment.kind](experiment, experiment.folder, written.asked)
     rows = _read_rows(request, experiment, chosen.together)
     places = Pool(rows, experiment.needs)
-    places.set_cores({"": len(os.sched_getaffinity(0))})
+    if not chosen.together:  # such trials share the cores that there are
+        places.set_cores({"": len(os.sched_getaffinity(0))})
     if wrong := places.why_too_small():
         raise UserError(f"{experiment.path}: {wrong}")
     _check_together(experiment, chosen.together, places)
@@ -259,7 +267,11 @@ class Controller:
 
     def _adopt(self, trial: Trial) -> None:
         """Follow a trial again that an earlier process has started, if there is anything left."""
-        trial.has_run = trial.run.record is not None
+        if trial.look() == "elsewhere" and (record := trial.record):
+            raise UserError(
+                f"{trial.name} was started on {record.elsewhere}, where it may be running: --stop "
+                f"it there; if that machine is gone, remove {trial.run.folder}"
+            )
         if not trial.has_run and not trial.has_frontend:
             trial.state = "queued"
             if trial.outcome in FINAL:
@@ -288,7 +300,7 @@ class Controller:
             since = self._away.setdefault(trial.number, time.monotonic())
             if time.monotonic() - since > self._request.launcher.lost_secs:
                 trial.end_frontend()
-                self._lose_host(trial)
+                self._lose_hosts({host_id_of(trial.rows[0])} if trial.rows else set())
                 self._stop(trial, "lost", f"--stop_secs={_LOST_STOP_SECONDS}")
             return
         self._away.pop(trial.number, None)
@@ -338,16 +350,16 @@ class Controller:
     def _note_no_start(self, trial: Trial) -> None:
         """Find out why a trial's run was not started: its host is lost, or the trial is wrong."""
         trial.why = trial.first_error()
-        host_id = self._pool.host_of(trial.rows)
-        if host_id and not self._reach([host_id]):
-            self._lose_host(trial)
+        host_ids = {host_id_of(row) for row in trial.rows}
+        if lost := host_ids - self._reach(host_ids):
+            self._lose_hosts(lost)
             self._stop(trial, "lost")
         else:
             self._stop(trial, "failed")
 
     def _stop(self, trial: Trial, outcome: str, *others: str) -> None:
         """Save and stop a trial's run, if there is one, and remove its record."""
-        if trial.run.record is None:
+        if trial.record is None:
             trial.outcome = outcome
             if trial.has_frontend:  # which is starting the run
                 trial.state = "stopping"
@@ -376,26 +388,29 @@ class Controller:
 
     # -- hosts
 
-    def _lose_host(self, trial: Trial) -> None:
-        host_id = self._pool.host_of(trial.rows)
-        if host_id:
-            self._lost.add(host_id)
-            self._pool.set_lost(self._lost)
+    def _lose_hosts(self, host_ids: Set[str]) -> None:
+        self._lost |= host_ids - {""}
+        self._pool.set_lost(self._lost)
+        for host_id in sorted(host_ids - {""}):
             say(f"{host_id} cannot be reached: its trials go back to the queue")
 
     def _ask_hosts(self, host_ids: Sequence[str]) -> None:
         """Find out which hosts can be reached and how many cores they have."""
-        cores = self._reach(host_ids)
-        if not self._search.together:  # such trials share the cores that there are
-            self._pool.set_cores(cores)
-        self._lost = set(host_ids) - set(cores)
+        self._lost = set(host_ids) - self._reach(host_ids)
         self._pool.set_lost(self._lost)
         for host_id in sorted(self._lost):
             say(f"note: {host_id} cannot be reached now: it gets trials once it can be")
         if wrong := self._pool.why_too_small():
             raise UserError(f"{self._experiment.path}: {wrong}")
 
-    def _reach(self, host_ids: Sequence[str]) -> dict[str, int]:
+    def _reach(self, host_ids: Collection[str]) -> set[str]:
+        """Return those of these hosts that can be reached; the pool learns their cores."""
+        cores = self._read_cores(host_ids)
+        if not self._search.together:  # such trials share the cores that there are
+            self._pool.set_cores(cores)
+        return set(cores)
+
+    def _read_cores(self, host_ids: Collection[str]) -> dict[str, int]:
         """Return the number of cores of those of these hosts that can be reached."""
         found: dict[str, int] = {
             host_id: len(os.sched_getaffinity(0)) for host_id in host_ids if not host_id
@@ -422,8 +437,7 @@ class Controller:
         self._looked_for = now
 
         def look() -> None:
-            found = self._reach(sorted(self._lost))
-            self._lost -= set(found)
+            self._lost -= self._reach(sorted(self._lost))
             self._pool.set_lost(self._lost)
 
         self._looking = threading.Thread(target=look, daemon=True)

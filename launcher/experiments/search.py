@@ -84,6 +84,11 @@ class Grid(Search):
 class RandomSearch(Search):
     """Random values: for each trial those that follow from the search's seed and its number."""
 
+    def __init__(self, experiment: Experiment, folder: Path, asked: Mapping[int, Values]):
+        super().__init__(experiment, folder, asked)
+        if not experiment.trials:
+            raise UserError(f"{experiment.path}: [search]: random needs trials = N")
+
     def ask(self, number: int) -> Values | None:
         """Return random values."""
         self.asked[number] = self.experiment.draw(number)

@@ -25,7 +25,7 @@ from launcher.experiments.pool import write_csv
 from launcher.follow import status
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import procfs
-from launcher.supervise.run_registry import Run
+from launcher.supervise.run_registry import Record, Run, is_same_folder
 
 SETTINGS, ROWS, OUTPUT = "trial.toml", "workers.csv", "frontend.log"  # in the trial's folder
 METRIC = "episode_return"  # what is best where it is highest
@@ -64,6 +64,12 @@ class Trial:
     def run(self) -> Run:
         """Its run, as this machine's frontends know it."""
         return Run(self.name)
+
+    @property
+    def record(self) -> Record | None:
+        """The record of its run; another folder's run of the same name is not its own."""
+        found = self.run.record
+        return found if found and is_same_folder(found.logdir, str(self.folder)) else None
 
     @functools.cached_property
     def settings(self) -> Config:
@@ -128,7 +134,7 @@ class Trial:
 
     def look(self) -> str:
         """Read what its run reports, and return the run's state; empty if there is no run."""
-        found = status.snapshot_without_gpus(self.run)
+        found = status.snapshot_without_gpus(self.run) if self.record else {}
         if found:
             self.has_run = True
             self.take(found)

@@ -7,6 +7,7 @@ from impala_mm.config.flags import flag, with_flag
 
 # A command that follows a run has the flags of its start.
 _RESTARTED = with_flag("restart_learners") | with_flag("attach") | with_flag("control")
+_RESTARTED |= with_flag("experiment")  # whose trials restart theirs
 
 
 def _refuse_host(place: str) -> None:

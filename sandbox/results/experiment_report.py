@@ -1,7 +1,7 @@
 """A report of an experiment, EXPERIMENT/report.html: which values are best, over seeds and levels.
 
 It is written from the journal of the experiment and the folders of its trials. The comparison has
-the trials that have ended; those that were pruned or have failed are in the table alone.
+the trials that have ended with a mean return; all others are in the table alone.
 """
 
 import re
@@ -27,9 +27,13 @@ def is_experiment(folder: Path) -> bool:
 def write_report(folder: Path) -> Path:
     """Write the report and its picture, and return the report's path; print the table."""
     trials = _read_trials(folder)
-    paths = [folder / "trials" / name for name, each in trials.items() if each["state"] == "ended"]
+    paths = [
+        folder / "trials" / name
+        for name, each in trials.items()
+        if each["state"] == "ended" and each.get("score") is not None
+    ]
     if not paths:
-        flags.refuse(f"{folder}: no trial has ended yet")
+        flags.refuse(f"{folder}: no trial has ended with a mean return yet")
     ended = runs.read_all(paths)
     found = compare.summarise(ended)
     picture = folder / "report.svg"
@@ -39,7 +43,8 @@ def write_report(folder: Path) -> Path:
     numbers = {2, 3, 4, 5}
     parts = [
         f"<header><h1>{folder.resolve().name}</h1>"
-        f'<p class="soft">{len(trials)} trials, {len(ended)} of them ended</p></header>',
+        f'<p class="soft">{len(trials)} trials, {len(ended)} of them ended with a '
+        f"mean return</p></header>",
         report.render_section("Best", _render_best(ended, found)),
         report.render_section("Curves", f'<div class="card">{svg}</div>'),
         report.render_section(
@@ -56,6 +61,8 @@ def _read_trials(folder: Path) -> dict[str, dict[str, Any]]:
     for row in read_json_lines(folder / FILE):
         if "trial" in row:
             trial = found.setdefault(f"{row['trial']:03d}", {})
+            if row["event"] == "started":
+                trial.pop("why", None)  # of the start before
             trial |= row | {"state": row["event"]}
     return found
 

@@ -43,3 +43,16 @@ def test_the_best_values_are_named_with_their_interval_and_as_a_file(tmp_path, r
     assert "batch_size = 4\nlearning_rate = 0.2\nlevel_name = &quot;catch&quot;" in page
     assert "pruned" in page
     assert "<svg" in page
+
+
+def test_a_trial_that_ended_without_a_return_is_in_the_table_alone(tmp_path, results):
+    folder = _make(tmp_path / "sweep", ["catch"])
+    journal = Journal(folder)
+    journal.write("failed", trial=5, why="it had no memory")
+    journal.write("started", trial=5)
+    journal.write("ended", trial=5, frames=40, score=None)
+    write(folder / "trials" / "005", [{"frames": 40.0, "seconds": 1.0}], level_name="catch")
+    code, printed = results("report", folder)
+    assert code == 0, printed
+    assert "| catch | learning_rate=0.2 | 2 | 21.500 (" in printed
+    assert "no memory" not in (folder / "report.html").read_text()

@@ -137,6 +137,12 @@ class ActorCritic(Algorithm):
                 "--value_normalization=popart has a unit for each of several levels, and with "
                 "--inference=learner it is not known which one is played: leave one of them out"
             )
+        if levels > 1 and config.uses_recorded_games:
+            raise UserMistake(
+                "--value_normalization=popart has a unit for each of several levels, and recorded "
+                "games (--offline_updates, --teacher_data_share) do not say which one was played: "
+                "leave one of them out"
+            )
         self._baseline_head = snt.Linear(levels, name="baseline")
         self._own_extras = recorded_spec(
             config,

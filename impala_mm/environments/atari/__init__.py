@@ -18,11 +18,11 @@ from typing import Any
 import gymnasium
 
 from impala_mm.environments import Level, Suite
-from impala_mm.environments.types import Options, ReferenceScores
+from impala_mm.environments.types import MeasuredScores, Options
 
 with (Path(__file__).parent / "scores.csv").open(newline="") as _file:
     _SCORES = {  # by the name of the ROM
-        row["rom"]: ReferenceScores(float(row["random"]), float(row["human"]))
+        row["rom"]: MeasuredScores(float(row["random"]), float(row["human"]))
         for row in csv.DictReader(_file)
     }
 _DEFAULT = "PongNoFrameskip-v4"

@@ -128,3 +128,12 @@ def _another_value(field):
     if field.type is str:
         return "runs/other"
     return 0.25 if field.type is float else 2
+
+
+def test_recorded_games_have_no_level_and_popart_needs_it(capsys):
+    given = {"value_normalization": "popart", "offline_updates": 5, "teacher": "x"}
+    one = Config.of_algorithm("impala")(level_name="CartPole-v1", **given)
+    agent.make_agent(one, None)
+    with pytest.raises(SystemExit):
+        agent.make_agent(dataclasses.replace(one, level_name="CartPole-v0,CartPole-v1"), None)
+    assert "recorded games (--offline_updates, --teacher_data_share)" in capsys.readouterr().err

@@ -55,13 +55,15 @@ def test_a_packages_files_are_all_in_its_folder_and_levels_bring_their_modules(h
     assert user_sources.of_run(Config(algorithm="gone", level_name="gone:A-v0")) == {}
 
 
-def test_teachers_that_are_functions_bring_their_modules_and_folders_do_not(here):
+def test_teachers_and_opponents_that_are_functions_bring_their_modules_and_folders_do_not(here):
     config = Config.of_algorithm("impala")
     (here / "deeper:parts").mkdir()
     teacher = "box.inner.ppo:play, unrelated:lean, runs/old, deeper:parts, numpy:argmax"
     found = user_sources.of_run(config(teacher=teacher))
     own = {"box/__init__.py", "box/inner/ppo.py", "box/weights.bin"}
     assert found.keys() == own | {"unrelated.py"}
+    opponents = "past:0.5,random,box.inner.ppo:play:0.5,unrelated:lean,runs/old,deeper:parts:2"
+    assert user_sources.of_run(config(opponents=opponents)).keys() == found.keys()
 
 
 def test_levels_of_packages_installed_into_a_folder_of_their_own_are_not_copied(here):

@@ -2,6 +2,7 @@
 
 import gymnasium
 import numpy as np
+import pettingzoo_like
 import pytest
 from counting import level
 
@@ -63,6 +64,29 @@ def test_a_wrong_result_names_the_place_of_the_function(monkeypatch, limit, resu
     assert text in fault.text
     line = Maze.step.__code__.co_firstlineno
     assert fault.traceback == f'returned by File "{__file__}", line {line}, in step'
+
+
+class Unpaid(pettingzoo_like.Meeting):
+    def step(self, actions):
+        seen, _, *rest = super().step(actions)
+        return seen, {}, *rest
+
+
+class Unread(pettingzoo_like.Bidding):
+    def step(self, action):
+        super().step(action)
+        if len(self.bids) == 2:  # the policy's
+            self.rewards = None
+
+
+@pytest.mark.parametrize("kind", [Unpaid, Unread])
+def test_a_wrong_result_of_several_agents_names_the_place_of_the_function(kind):
+    envs = make_environments(f"{__name__}:{kind.__name__}", 1, seed=0)
+    first = envs.reset()
+    if not envs.faults:
+        envs.step(envs.spec.actions.zeros(len(first.first)))
+    line = kind.step.__code__.co_firstlineno
+    assert envs.faults[0].traceback == f'returned by File "{__file__}", line {line}, in step'
 
 
 def test_the_first_fault_of_each_kind_is_shown_and_later_ones_are_counted(monkeypatch):

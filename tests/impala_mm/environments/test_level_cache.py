@@ -65,8 +65,9 @@ def test_the_oldest_maps_are_deleted_until_the_rest_fits(tmp_path, capsys):
     level_cache.main([str(tmp_path / "maps"), "2.5e-6"])
     assert "3 maps were deleted, 2 are left" in capsys.readouterr().out
     assert [key for key in "abcde" if os.path.exists(cache.path(key))] == ["a", "b"]
-    with pytest.raises(SystemExit, match="usage"):
-        level_cache.main([str(tmp_path)])
+    for wrong in ([], ["-1"], ["nan"]):
+        with pytest.raises(SystemExit, match="usage"):
+            level_cache.main([str(tmp_path), *wrong])
 
 
 def test_a_cache_that_cannot_be_written_costs_no_game(tmp_path, capsys):

@@ -8,12 +8,14 @@ from impala_mm.config import flags
 from impala_mm.config.environment_flags import opponents_text
 from impala_mm.config.errors import BadSettings
 from impala_mm.config.settings import Config
-from impala_mm.environments import from_flags
+from impala_mm.environments import from_flags, make
 from impala_mm.environments.agents import AgentSpaces, TurnGame
 from impala_mm.environments.check import LevelCheck
+from impala_mm.environments.levels import vector_of
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.opponents import DrawnOpponents, PastPolicies, RandomPlayer
 from impala_mm.environments.types import Options
+from impala_mm.records.ratings import OpponentRatings
 
 LEVEL = "tests.helpers.pettingzoo_like:"
 
@@ -107,10 +109,29 @@ def test_a_fault_in_anybodys_turn_breaks_its_environment(fails_at):
         with pytest.raises(RuntimeError, match="cancelled"):
             environments.rebuild(0)
         assert environments.step(np.zeros(2, np.int32)).fault.tolist() == [True, False]
+    failing = Bidding(fails_at=1)
+    failing.reset = None
+    environments._open_one = lambda renders: TurnGame(failing, AgentSpaces("", Bidding()))
+    with pytest.raises(TypeError):
+        environments.rebuild(0)
+    assert environments.step(np.zeros(2, np.int32)).fault.tolist() == [True, False]
+    assert len(environments.faults) == 1
     environments._open_one = lambda renders: TurnGame(Bidding(), AgentSpaces("", Bidding()))
     row = environments.rebuild(0)
     assert row.first[0]
     assert not environments.step(np.zeros(2, np.int32)).fault.any()
+
+
+def test_environments_of_a_new_worker_process_are_opened_one_by_one():
+    found = make.find_level(LEVEL + "TicTacToe")
+    conversion = found.conversion()
+    environments = vector_of(conversion)(
+        found._spec(conversion), conversion, found.open, 2, 0, opens=False
+    )
+    opponents = environments.opponents = Scripted()
+    rows = [environments.rebuild(i) for i in range(2)]
+    assert len(opponents.seen) == 1, "in one of them the opponent moves first"
+    assert sorted(row.mask.sum() for row in rows) == [8, 9]
 
 
 def test_random_opponents_take_what_is_allowed_with_equal_chances():
@@ -123,6 +144,22 @@ def test_random_opponents_take_what_is_allowed_with_equal_chances():
     assert counts.sum() == 1200
     assert set(np.flatnonzero(counts)) == {1, 4, 7}
     assert counts[[1, 4, 7]].min() > 330
+
+
+def test_games_against_the_first_random_opponents_are_counted_as_theirs():
+    """These are the opponents of environments that step in worker processes."""
+    environments, ratings = (
+        make_environments(LEVEL + "Bidding", 8, seed=0),
+        OpponentRatings(["random"]),
+    )
+    environments.reset()
+    for _ in range(9):
+        environments.step(np.full(8, 4, np.int32))
+    for game in environments.episodes():
+        ratings.add(game.opponent, game.score)
+    row = ratings.row()
+    assert row["score/random"] > 0.5
+    assert row["elo"] > 0
 
 
 def test_past_policies_are_spread_over_the_run_and_the_hard_ones_are_drawn():

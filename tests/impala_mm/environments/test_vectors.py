@@ -5,13 +5,14 @@ import re
 import gymnasium
 import numpy as np
 import pytest
-from counting import level
-from gymnasium.spaces import Box, Dict, Discrete
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from counting import Counting, level
+from gymnasium.spaces import Box, Dict, Discrete, Text
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from vectored import GAMES, Alike, make_sync
 
 from impala_mm.environments import nests
 from impala_mm.environments.make import make_environments
+from impala_mm.environments.texts import read_text
 from impala_mm.environments.types import BadLevel, Options, Step
 from impala_mm.environments.vectors import VectorLevel
 
@@ -318,6 +319,61 @@ def test_a_vector_of_processes_plays_as_one_of_this_process():
             np.testing.assert_array_equal(mine, theirs)
         step, due = envs.step(np.ones(2, int)), same.step(np.ones(2, int))
     envs.close()
+
+
+def test_masks_of_the_environments_in_other_processes_are_read():
+    envs, _ = _vector(lambda num_envs: AsyncVectorEnv([GAMES["Rooms"]] * num_envs), 2)
+    same, _ = _vector(lambda num_envs: make_sync(num_envs, "Rooms"), 2)
+    step, due = envs.reset(), same.reset()
+    assert (nests.flatten(step.mask)[0] == nests.flatten(due.mask)[0]).all()
+    assert not nests.flatten(step.mask)[0].all()
+    envs.close()
+
+
+class Telling(GAMES["Paying"]):
+    """A game with a text in its observations."""
+
+    observation_space = Dict(words=Text(20), seen=Counting.observation_space)
+
+    def _with_words(self, seen):
+        return {"words": f"step {seen[0]:g}", "seen": seen}
+
+    def reset(self, **options):
+        seen, info = super().reset(**options)
+        return self._with_words(seen), info
+
+    def step(self, action):
+        seen, *rest = super().step(action)
+        return self._with_words(seen), *rest
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_texts_are_read_of_all_environments(mode):
+    def make_telling(num_envs):
+        return SyncVectorEnv([Telling] * num_envs, autoreset_mode=AutoresetMode[mode])
+
+    envs, _ = _vector(make_telling, 3)
+    step, ends = envs.reset(), 0
+    for _ in range(25):
+        seen = step.observation
+        for words, number in zip(seen["words"], seen["seen"][:, 0], strict=True):
+            assert (words == read_text(np.array(f"step {number:g}"))).all()
+        step = envs.step(np.ones(3, int))
+        ends += (step.terminated | step.truncated).sum()
+    assert (envs.faults, ends > 3) == ([], True)
+
+
+def test_a_last_observation_that_is_not_finite_is_a_fault():
+    def wrong(seen, rewards, terminated, truncated, info):
+        last = {"final_obs": np.full_like(seen, np.nan)} if truncated.any() else {}
+        return seen, rewards, terminated, truncated, info | last
+
+    envs, _ = _vector(Alike, 1, seed=1, mode="SAME_STEP", wrong=wrong)
+    envs.reset()
+    while not envs.faults:
+        step = envs.step(np.zeros(1, int))
+        assert step.fault.all() or not step.truncated.any()
+    assert envs.faults[0].text.endswith("environment 0 returned observation with NaN or infinity")
 
 
 def test_a_truncation_without_its_last_observation_is_a_fault_and_a_termination_is_none():

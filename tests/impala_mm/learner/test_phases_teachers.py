@@ -13,7 +13,7 @@ from impala_mm.algorithms.features.teacher import Distillation, Returns
 from impala_mm.algorithms.interface import Context
 from impala_mm.algorithms.q_learning import settings as q_learning_settings
 from impala_mm.distributed.group import SingleLearner
-from impala_mm.environments.types import ReferenceScores
+from impala_mm.environments.types import MeasuredScores, ReferenceScores
 from impala_mm.learner import phases, resume
 from impala_mm.learner.monitor import Records
 from impala_mm.records.checkpoint import Mismatch
@@ -102,12 +102,15 @@ def test_a_checkpoint_before_the_first_update_would_lack_a_replay_that_was_reloa
 
 
 def test_returns_that_are_known_are_not_measured():
-    tools = _Tools()
-    found = tools.begin(_distillation(teacher_return=5.0), spec=_spec(ReferenceScores(-2.0, 9.0)))
+    tools, spec = _Tools(), _spec(MeasuredScores(-2.0, 9.0))
+    found = tools.begin(_distillation(teacher_return=5.0), spec=spec)
     assert found == {"teacher_return": 5.0, "random_return": -2.0}
     assert tools.played == []
+    least = _spec(ReferenceScores(-2.0, 9.0))  # -2 is the least that is possible
+    found = _Tools().begin(_distillation(teacher_return=5.0), spec=least)
+    assert found == {"teacher_return": 5.0, "random_return": 1.0}
     several = _distillation(teacher_return=5.0, level_name="PongNoFrameskip-v4, catch")
-    found = tools.begin(several, spec=_spec(ReferenceScores(-2.0, 9.0)))
+    found = tools.begin(several, spec=spec)
     assert found == {"teacher_return": 5.0, "random_return": 1.0}, "the score is of one level"
     tools = _Tools()
     assert tools.begin(_distillation(teacher_method="kickstarting")) == {}

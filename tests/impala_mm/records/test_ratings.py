@@ -28,6 +28,25 @@ def test_ratings_follow_strength():
     assert row["elo_past_best"] == max(ratings._past.values())
 
 
+def test_ratings_do_not_drift_however_many_past_policies_play():
+    """400 past policies have 0 to 500 points, and the newest has 500."""
+    random, ratings = np.random.default_rng(0), OpponentRatings(_NAMES)
+    for version in random.integers(400, size=20_000).tolist():
+        chance = 1 / (1 + 10 ** ((500 * version / 400 - 500) / 400))
+        ratings.add(version, float(random.random() < chance))
+    assert 0 < ratings.row()["elo"] < 1000
+
+
+def test_a_past_policy_enters_with_the_newest_ones_rating_after_random_games():
+    ratings = OpponentRatings(("random", "past"))
+    for _ in range(50):
+        ratings.add(-2, 1.0)
+    newest = ratings.row()["elo"]
+    ratings.add(5, 0.5)
+    row = ratings.row()
+    assert row["elo"] == row["elo_past"] == newest > 100
+
+
 def test_each_kind_of_opponent_has_a_score_of_its_last_games():
     ratings = OpponentRatings(_NAMES)
     assert ratings.row() == {}

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 from large_run import ME, LargeRun
@@ -225,6 +226,11 @@ def test_the_failures_of_a_run_that_had_ended_before_are_in_the_logs_of_its_fold
     (key,) = all_runs.find()
     (event,) = all_runs.with_run(key, lambda w: w.describe_events())["events"]
     assert (event["kind"], event["text"]) == ("failure", f"actor-7: {why}")
+
+
+def test_a_run_in_a_folder_of_the_root_has_a_name(monkeypatch):
+    monkeypatch.setattr(run_finder, "_MARKS", ("passwd",))
+    assert "etc" in {run.name for run in run_finder.RunFinder(Path("/etc")).find().values()}
 
 
 def test_a_run_that_was_killed_does_not_hide_the_next_one_in_its_folder(large, tmp_path):

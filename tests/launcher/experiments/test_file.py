@@ -69,7 +69,10 @@ def test_the_command_line_takes_precedence_and_the_preset_stays_a_preset(tmp_pat
         ("[axes]", "seed = 4\n[axes]", "seed is an axis, and also given to all trials"),
         ("[axes]", "[axes]\nnum_actors = [1, 2]", "num_actors can be no axis: the CSV has a row"),
         ("[axes]", 'algorithm = "pp"\n[axes]', "algorithm"),
+        ("[1, 2, 3]", "[2026-01-01]", "seed = 2026-01-01: a flag takes a number, a text"),
+        ("2e4", "2026-01-01", "total_environment_frames = datetime.date(2026, 1, 1): a flag takes"),
         ("[search]", "[search", "is no TOML"),
+        (SWEEP, '{"seed": 1}', "is no TOML"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path, capsys, old, new, sentence):

@@ -49,6 +49,10 @@ def test_the_same_command_finds_every_trial_as_it_was(tmp_path):
         ({"base": {"batch_size": 8}}, "batch_size is 8 and was 4"),
         ({"base": {}}, "batch_size is unset and was 4"),
         ({"axes": AXES | {"seed": Axis("choices", [2, 3])}}, "axes.seed lacks 1"),
+        (
+            {"axes": AXES | {"seed": Axis("integers", [1, 3])}},
+            "axes.seed is .* and was .*choices",
+        ),
         ({"axes": {"seed": AXES["seed"]}}, "axes.learning_rate is unset"),
         ({"kind": "random"}, 'search.kind is "random" and was "grid"'),
     ],

@@ -61,6 +61,40 @@ def test_cores_limit_the_trials_of_a_host(tmp_path):
     assert pool.take() == []
     pool.set_cores({"h1.invalid": 3, "bob@h2.invalid": 2})
     assert "4 cores, and no learner's host has more than 3" in pool.why_too_small()
+    pool = make(tmp_path, Needs(actors=0, cores=4))
+    first = pool.take()
+    pool.set_cores({"h1.invalid": 7})  # as when a host is reached only now
+    assert places(pool.take()) == ["learner h2"]
+    pool.give_back(first)
+    assert places(pool.take()) == ["learner h1 1"]
+
+
+def test_a_host_that_is_gone_from_the_csv_gets_no_more_trials(tmp_path):
+    pool = make(tmp_path, Needs(actors=1))
+    (tmp_path / "old.csv").write_text(CSV.replace("h1", "gone"))
+    rows = workers_csv.read(str(tmp_path / "old.csv"))[0]
+    pool.take_again([rows[0], rows[3]])
+    pool.give_back([rows[0], rows[3]])
+    assert {row.ip for _ in range(3) for row in pool.take()} == {"h1.invalid", "h2.invalid"}
+    assert pool.take() == []
+
+
+def test_ports_of_one_address_are_hosts_of_their_own_and_passwords_may_change(tmp_path):
+    path = tmp_path / "all.csv"
+    path.touch(0o600)
+    rows = "learner,h.invalid,{0},old\nactor,h.invalid,{0},old\n"
+    path.write_text("job,ip,ssh_port,ssh_password\n" + rows.format(2201) + rows.format(2202))
+    read = workers_csv.read(str(path))[0]
+    path.write_text(path.read_text().replace("old", "new"))
+    pool = Pool(workers_csv.read(str(path))[0], Needs(actors=1))
+    assert pool.host_ids == ["h.invalid:2201", "h.invalid:2202"]
+    pool.set_lost({"h.invalid:2201"})
+    assert [row.ssh_port for row in pool.take()] == [2202, 2202]
+    pool.set_lost(set())
+    pool.take_again(read[:2])
+    assert pool.take() == []
+    pool.give_back(read[:2])
+    assert [row.ssh_password for row in pool.take()] == ["new", "new"]
 
 
 def test_the_csv_of_a_trial_has_the_rows_it_took(tmp_path):
