@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from impala_mm.actor.acting import Act
-from impala_mm.config.environment_flags import PAST, SELF
+from impala_mm.config.environment_flags import PAST, RANDOM, SELF
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments.opponents import (
     DrawnOpponents,
@@ -52,11 +52,13 @@ class PolicyOpponents:
         self._keeps_past = PAST in weights
         self._past = PastPolicies()
         self._newest = self._player(act.frozen())
-        named = {name: settings.load(name, rows) for name in weights.keys() - {SELF, PAST}}
+        players: dict[str, Player] = {SELF: self._newest, RANDOM: environments.random}
+        for name in weights.keys() - {PAST, *players}:
+            players[name] = settings.load(name, rows)
         self._number = [tf.zeros([rows], tf.int32), tf.constant(1)]
         self._others = environments.spec.seats - 1
         environments.opponents = DrawnOpponents(
-            weights, {SELF: self._newest} | named, [settings.seed, group], self._past, self._others
+            weights, players, [settings.seed, group], self._past, self._others
         )
 
     def renew(self, version: int) -> None:

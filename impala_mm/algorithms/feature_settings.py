@@ -7,6 +7,7 @@ import dataclasses
 import math
 from typing import ClassVar
 
+from impala_mm.config.environment_flags import PAST, RANDOM, SELF, read_opponents
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.flags import AUTO, Condition, flag, with_flag, with_number, without_flag
 from impala_mm.config.settings import Config
@@ -77,6 +78,14 @@ def share_beside(columns: int, share: float) -> float:
 
 
 _TEACHER = with_flag("teacher")
+_NAMED_OPPONENTS = Condition(
+    "an opponent's name in --opponents",
+    lambda c: (
+        ""
+        if read_opponents(c.opponents).keys() - {SELF, PAST, RANDOM}
+        else f"with --opponents={c.opponents}"
+    ),
+)
 _COST = with_flag("teacher_cost")
 _DISTILS = _TEACHER & _COST
 _GUIDES = with_flag("guide_steps") | with_flag("guide_share")
@@ -243,11 +252,11 @@ class TeacherSettings(Config):
         0.0, group=_GROUP, least=0, most=1, needs=_TEACHER,
         text="Share of an episode's later steps in which the teacher acts; it falls likewise.")
     trust_teacher: bool = flag(
-        False, group=_GROUP, learner_only=True, needs=_TEACHER,
-        text="Load a teacher that is a SavedModel of another program, or a run whose algorithm is "
-             "a module that is neither of this package nor the student's. Both are programs, "
-             "which may read and write your files: give this flag only if you know where they are "
-             "from.")
+        False, group=_GROUP, learner_only=True, needs=_TEACHER | _NAMED_OPPONENTS,
+        text="Load a teacher or an opponent that is a SavedModel of another program, or a run "
+             "whose algorithm is a module that is neither of this package nor the student's. Both "
+             "are programs, which may read and write your files: give this flag only if you know "
+             "where they are from.")
     # fmt: on
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from impala_mm.config.environment_flags import RANDOM
 from impala_mm.environments import nests
 from impala_mm.environments.faults import FAILURES
 from impala_mm.environments.gym_vector import BROKEN, ENDED, RUNNING, GymVector, blank_step
@@ -31,13 +32,16 @@ class TurnVector(GymVector):
         self.asked = blank_step(rows, self._conversion)  # the newest entries of the others
         self._answers = self.spec.actions.zeros(rows)  # their last actions
         self._has_begun = np.zeros(rows, bool)  # they have observed something in this game
-        self.opponents = RandomOpponents(self.spec.actions, self._seed)
+        # Vectors of one actor differ in their seeds, and the parts of one vector in `first`.
+        self.random = RandomOpponents(self.spec.actions, [self._seed, self._first])
+        self.opponents = self.random
 
     def let_play(
         self, weights: Mapping[str, float], load: Callable[[str, int], Player], seed: Any
     ) -> None:
-        """Set opponents by name; `load` takes a name and the number of entries."""
-        players = {name: load(name, len(self.asked.reward)) for name in weights}
+        """Set opponents by name; `load` takes a name, not `random`, and the number of entries."""
+        rows = len(self.asked.reward)
+        players = {name: self.random if name == RANDOM else load(name, rows) for name in weights}
         self.opponents = DrawnOpponents(weights, players, seed, others=self._others)
 
     def _open(self, i: int) -> Any:

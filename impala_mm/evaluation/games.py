@@ -29,7 +29,7 @@ from impala_mm.data.trajectory import Entry
 from impala_mm.environments import SUITES, from_flags, nests, seeds, types
 from impala_mm.environments.faults import FAILURES, FaultLog, indented, make_fault
 from impala_mm.environments.make import level_spec, make_environments
-from impala_mm.environments.opponents import Player, RandomPlayer
+from impala_mm.environments.opponents import Player
 from impala_mm.environments.turns import TurnVector
 from impala_mm.environments.types import Environments, Step
 from impala_mm.evaluation.results import Evaluation, Game
@@ -178,7 +178,8 @@ def _set_opponents(
         raise BadEnvironment(f"opponents={config.opponents}: here only {RANDOM} may play")
 
     def loaded(name: str, entries: int) -> Player:
-        return load(name, config, spec, entries) if load else RandomPlayer(spec.actions, seed)
+        assert load
+        return load(name, config, spec, entries)
 
     environments.let_play(weights, loaded, seed)
     return opponents_text(",".join(f"{name}:{share}" for name, share in weights.items()))

@@ -249,7 +249,8 @@ def config_for_playing(recorded: dict[str, Any], level_name: str = "", **changes
     except BadAlgorithm as error:
         raise checkpoint.Mismatch(f"the run's --algorithm={algorithm}: {error}") from error
     names = {f.name for f in dataclasses.fields(settings)}
-    kept = {name: value for name, value in recorded.items() if name in names}
+    # Opponents of a training are not those of a test.
+    kept = {name: value for name, value in recorded.items() if name in names - {"opponents"}}
     kept.setdefault("convert_observations", False)  # as earlier versions did, which lack the flag
     kept = auto.former_defaults(settings) | kept
     asked, named = command_line.parse_settings(changes | {"algorithm": algorithm}, Config)

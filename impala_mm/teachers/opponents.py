@@ -9,10 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from impala_mm.algorithms.feature_settings import TeacherSettings
-from impala_mm.config.environment_flags import RANDOM
 from impala_mm.config.settings import Config
 from impala_mm.environments import from_flags
-from impala_mm.environments.opponents import Player, RandomPlayer, RememberingPlayer
+from impala_mm.environments.opponents import Player, RememberingPlayer
 from impala_mm.environments.types import EnvironmentSpec, Step
 from impala_mm.teachers.load import load_teachers
 from impala_mm.teachers.playing import TeacherPlayer
@@ -21,8 +20,6 @@ from impala_mm.teachers.teacher import NoTeacher
 
 def load_player(name: str, config: Config, spec: EnvironmentSpec, entries: int) -> Player:
     """Return a player by its name in --opponents, for this number of entries; raise NoTeacher."""
-    if name == RANDOM:
-        return RandomPlayer(spec.actions, config.seed)
     settings = TeacherSettings(
         level_name=config.level_name,
         teacher=name,

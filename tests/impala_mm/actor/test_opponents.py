@@ -87,6 +87,17 @@ def test_the_newest_policy_plays_and_past_ones_do(groups):
     assert by_policy[4] == {self_play, (1, 1.0), (3, 1.0), (4, 0.5)}
 
 
+def test_random_opponents_of_groups_draw_actions_of_their_own():
+    algorithm = make(Config(level_name=BIDDING, unroll_length=12))
+    _bias(algorithm).assign(100 * tf.one_hot(2, 5))
+    vectors = [(make_environments(BIDDING, 8, seed=k), 8) for k in range(2)]
+    player = UnrollPlayer(algorithm, vectors, opponents=_settings("random"))
+    player.play()
+    answers = [environments._answers.tolist() for environments, _ in vectors]
+    player.close()
+    assert answers[0] != answers[1]
+
+
 def test_an_opponent_with_a_memory_remembers_each_game_of_its_own():
     """Entries of 4 games come in turn; each game has the states that it has when played alone."""
     algorithm = make(Config(level_name=BIDDING, agent_name="MLPLSTMAgent"))

@@ -106,6 +106,7 @@ def test_flags_without_effect_are_named_with_the_reason(algorithm, settings, sai
         (["--algorithm=vmpo", "--reference=runs/x"], "--reference=runs/x has no effect without --"),
         (["--policy_cloning_cost=0.1"], "no effect without --replay and with --cloned=replay"),
         (["--trust_region=0.3", "--advantages=gae"], "has no effect with --advantages=gae"),
+        (["--trust_teacher"], "has no effect without --teacher and with --opponents=self:0.5,past"),
     ],
 )
 def test_flags_that_need_others_are_refused(given, said, capsys):
@@ -113,6 +114,10 @@ def test_flags_that_need_others_are_refused(given, said, capsys):
         _check(*given)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_an_opponent_may_be_trusted_without_a_teacher():
+    _check("--trust_teacher", "--opponents=past:0.5,exports/other:0.5")
 
 
 _NO_TEACHER = "(without --teacher)"

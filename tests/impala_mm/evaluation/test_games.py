@@ -206,7 +206,7 @@ def _last_square(observations):
 
 def test_games_against_opponents_are_counted_by_their_results(tmp_path):
     run = tmp_path / "run"
-    save(run, level_name="tests.helpers.pettingzoo_like:TicTacToe")
+    save(run, level_name="tests.helpers.pettingzoo_like:TicTacToe", opponents="nowhere/run,past")
     policy, said = load_policy(run), []
     result = evaluate_level(policy, policy.spec.level_name, 20, 4, say=said.append)
     assert result.options["opponents"] == "random:1"
