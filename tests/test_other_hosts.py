@@ -77,7 +77,10 @@ def test_processes_on_other_hosts_run_in_tmux_are_restarted_and_end_with_the_run
     for name, line in (("learner1", of_learners), *((name, of_actors) for name in ACTORS)):
         places = files_with(lan.hosts[name].root, [line.encode()])
         assert [path.name for path in places] == ["token"]
-    [supervisor] = lan.actor1.pids("launcher.supervise.supervisor")
+    # A child of it has its name for a moment.
+    [supervisor] = until(
+        lambda: len(found := lan.actor1.pids("launcher.supervise.supervisor")) == 1 and found
+    )
     os.kill(supervisor, signal.SIGKILL)
     frontend.until("10.77.1.21: restarted actor-0, whose supervisor was killed", 20)
     far.until_all("running")

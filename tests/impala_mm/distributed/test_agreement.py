@@ -167,7 +167,9 @@ def _start_two(*flags_of_each):
     contexts = [["-np", 1, *LEARNER, *flags] for flags in flags_of_each]
     code, printed = run(*MPIRUN, *contexts[0], ":", *contexts[1], PYTHONPROFILEIMPORTTIME="1")
     modules = set(re.findall(r"^import time: .*\| +(\S+)$", printed, re.MULTILINE))
-    said = "\n".join(line for line in printed.splitlines() if not line.startswith("import time:"))
+    # mpirun joins the ranks' output piece by piece: an error may stand within another's line.
+    lines = [x for x in printed.splitlines() if not x.startswith("import time:") or "error:" in x]
+    said = "\n".join(lines)
     return code, said, modules
 
 
