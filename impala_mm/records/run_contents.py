@@ -70,6 +70,7 @@ def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+POPULATION = "population.jsonl"  # in the folder of an experiment: who took from whom
 _MOST_BEGINS = 50  # places in a damaged line at which a row may begin: a row has fewer objects
 
 

@@ -211,10 +211,7 @@ def _stop_run(run: Run, request: Request) -> int:
     with connected(run, request) as followed:
         state = status.run_state(run)
         if state == "elsewhere":
-            raise UserError(
-                f"{run.name} was started on {record.elsewhere}, where it may be running: --stop it "
-                f"there; if that machine is gone, remove {run.folder}"
-            )
+            raise UserError(run.started_on(record.elsewhere))
         if state != "stale" and run.is_running():
             code = _end_run(followed, record)
         else:

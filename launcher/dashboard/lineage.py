@@ -3,16 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from impala_mm.records.run_contents import read_records
+from impala_mm.records.run_contents import POPULATION, read_records
 from impala_mm.runtime.safe_files import text_reader
 
-FILE = "population.jsonl"
 _KEYS = {"member", "from", "frames", "values", "before"}  # of a row of an exchange
 
 
 def read(folder: Path) -> dict[str, Any] | None:
     """Return a population's name, number of members, frames and exchanges; None if it has none."""
-    rows = read_records(folder / FILE, text_reader(folder))
+    rows = read_records(folder / POPULATION, text_reader(folder))
     compared = [row for row in rows if row.get("event") == "compared"]
     exchanges = [row for row in rows if row.get("event") == "took" and row.keys() >= _KEYS]
     if not compared:

@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 
 from impala_mm.config import flags, setting_files
 from impala_mm.records import checkpoint, run_folder
-from impala_mm.records.run_contents import is_number, read_json_lines, read_records
+from impala_mm.records.run_contents import POPULATION, is_number, read_json_lines, read_records
 from launcher.experiments.file import Axis, Experiment, Values, describe
 from launcher.experiments.journal import FINAL, Journal
 from launcher.experiments.search import CONTINUE, PAUSE, Search
@@ -43,7 +43,6 @@ from launcher.follow.console import say
 from launcher.hosts.checkpoints import TAKEN
 from launcher.plan.request import UserError
 
-FILE = "population.jsonl"
 _COPY = "checkpoints-of-another"  # in a member's folder, what takes the place of its own
 # Seconds after its first update in which a restarted member has to report its new values: copies of
 # its settings come from its host every 20 s.
@@ -73,7 +72,7 @@ class Population(Search):
         self._live: dict[int, float] = {}  # since when (time.monotonic()) restarted members train
         self._round, self._takes = 0, dict[int, int]()  # the last comparison, and who takes of whom
         self._last: dict[int, dict[str, Any]] = {}  # the last row about each member
-        for row in read_records(folder / FILE):
+        for row in read_records(folder / POPULATION):
             self._remember(row)
 
     def _remember(self, row: dict[str, Any]) -> None:
@@ -89,7 +88,7 @@ class Population(Search):
 
     def _write(self, event: str, row: dict[str, Any]) -> None:
         row = {"event": event, "time": 0.0, **row} | {"event": event, "time": round(time.time(), 1)}
-        with (self.folder / FILE).open("a", encoding="utf-8") as file:
+        with (self.folder / POPULATION).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         self._remember(row)
 

@@ -268,10 +268,7 @@ class Controller:
     def _adopt(self, trial: Trial) -> None:
         """Follow a trial again that an earlier process has started, if there is anything left."""
         if trial.look() == "elsewhere" and (record := trial.record):
-            raise UserError(
-                f"{trial.name} was started on {record.elsewhere}, where it may be running: --stop "
-                f"it there; if that machine is gone, remove {trial.run.folder}"
-            )
+            raise UserError(trial.run.started_on(record.elsewhere))
         if not trial.has_run and not trial.has_frontend:
             trial.state = "queued"
             if trial.outcome in FINAL:

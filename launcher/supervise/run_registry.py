@@ -157,6 +157,13 @@ class Run:
     def __hash__(self) -> int:
         return hash(self.folder)
 
+    def started_on(self, machine: str) -> str:
+        """Return the sentence for a run that another machine has started: how to end it."""
+        return (
+            f"{self.name} was started on {machine}, where it may be running: --stop it there; if "
+            f"that machine is gone, remove {self.folder}"
+        )
+
     @property
     def has_frontend(self) -> bool:
         """Whether this user's frontends on this machine know it by its name."""

@@ -14,10 +14,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from run_states import record_foreground
 from werkzeug.test import Client
 
+from impala_mm.records.run_contents import POPULATION
 from impala_mm.records.run_folder import take_save_request
 from impala_mm.runtime.safe_files import from_json, to_json
 from launcher.dashboard import control, site
-from launcher.dashboard.lineage import FILE
 from launcher.dashboard.run_finder import FoundRun
 from launcher.dashboard.site import STATIC, Site
 from launcher.dashboard.updates import Updates
@@ -60,7 +60,7 @@ def test_a_population_shows_who_took_from_whom(client, tmp_path):
     assert _get(client, "/lineages").json == []
     folder = tmp_path / "runs" / "catch"
     folder.mkdir()
-    shutil.copy(ROOT / "sandbox" / "reference" / "catch-population.jsonl", folder / FILE)
+    shutil.copy(ROOT / "sandbox" / "reference" / "catch-population.jsonl", folder / POPULATION)
     [found] = _get(client, "/lineages").json
     assert (found["name"], found["members"], found["frames"]) == ("catch", 4, 560000)
     assert [(row["member"], row["from"]) for row in found["exchanges"]] == [(0, 2), (2, 0), (3, 0)]

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from impala_mm.records import checkpoint
+from impala_mm.records.run_contents import POPULATION
 from launcher.experiments import population
 from launcher.experiments.file import Axis, Experiment
-from launcher.experiments.population import FILE, Population, choose, perturb, why_not_live
+from launcher.experiments.population import Population, choose, perturb, why_not_live
 from launcher.experiments.search import CONTINUE, PAUSE
 from launcher.plan.request import UserError
 
@@ -85,7 +86,7 @@ class Members:
         return answer
 
     def rows(self, event: str) -> list[dict]:
-        path = self.folder / FILE
+        path = self.folder / POPULATION
         rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [row for row in rows if row["event"] == event]
 
