@@ -102,9 +102,15 @@ def _script(name: str, pods: Pods) -> str:
 def _words(pods: Pods) -> list[str]:
     """Return the words of the process's command."""
     own, (program, *words) = pods.process.installation, pods.process.command
-    if program != PACKAGE:
-        return pods.process.command
-    return [own.python, "-ES", "-m", f"{PACKAGE}.{words[0]}", *words[1:]]
+    if program == PACKAGE:
+        words = ["-ES", "-m", f"{PACKAGE}.{words[0]}", *words[1:]]
+        program = own.python
+    return [_escape(word) for word in (program, *words)]
+
+
+def _escape(text: str) -> str:
+    """Return a text in which Kubernetes finds no $(VARIABLE) to replace."""
+    return text.replace("$", "$$")
 
 
 def _environment(name: str, pods: Pods, config: LauncherConfig) -> list[Object]:
@@ -122,7 +128,7 @@ def _environment(name: str, pods: Pods, config: LauncherConfig) -> list[Object]:
     return [
         {"name": each, "valueFrom": {"secretKeyRef": {"name": _secret(name), "key": each}}}
         if each in secrets
-        else {"name": each, "value": value}
+        else {"name": each, "value": _escape(value)}
         for each, value in variables.items()
     ]
 
@@ -191,6 +197,9 @@ def write(kinds: Sequence[Object], name: str, request: Request) -> tuple[str, li
     `name`: the run's.
     """
     config = request.launcher
+    for flag in ("namespace", "queue", "volume_claim"):
+        if value := getattr(config, flag):
+            check_name(flag, value)
     folder = Path(f"{name}-token")
     security = request.flags.get("transport_security", "auto")
     tokens = _make_tokens(folder, security != "none")
@@ -209,10 +218,8 @@ def write(kinds: Sequence[Object], name: str, request: Request) -> tuple[str, li
         metadata = each["metadata"]
         metadata.setdefault("labels", {})[NAME_LABEL] = name
         if config.namespace:
-            check_name("namespace", config.namespace)
             metadata["namespace"] = config.namespace
         if config.queue and each["kind"] not in ("Secret", "TrainingRuntime"):
-            check_name("queue", config.queue)
             metadata["labels"]["kueue.x-k8s.io/queue-name"] = config.queue
     return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=100), notes
 
