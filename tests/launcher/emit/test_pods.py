@@ -278,3 +278,10 @@ def test_the_frontend_prints_the_objects_alone_and_takes_numbers_for_a_csv(folde
     assert "num_" not in text, "processes are not told how many there are"
     code, printed = user.ask(user.rows(), "--emit=jobset", "--num_actors=2", image)
     assert (code, "the CSV has the processes" in printed) == (2, True)
+    secret = user.csv("learner,a,hunter2", columns="job,ip,ssh_password")
+    user.folder.joinpath("workers.csv").chmod(0o600)
+    code, printed = user.ask(secret, "--emit=jobset", image)
+    assert (code, "has passwords, which --emit=jobset has no use for" in printed) == (2, True)
+    assert "hunter2" not in printed
+    code, printed = user.ask("--emit=slurm", "--num_learners=2", "--num_actors=9")
+    assert (code, "--ntasks=9" in printed, "num_" in printed) == (0, True, False)
