@@ -15,7 +15,7 @@ from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
 from impala_mm.jobs import before_start
 from impala_mm.learner import flag_conflicts
-from impala_mm.records import checkpoint, tracking
+from impala_mm.records import checkpoint, mirror, tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import heartbeat, lifecycle, ports, run_token, starter
@@ -73,7 +73,11 @@ def run(config: Config) -> NoReturn:
     if freed:
         say(freed)
     folder = RunFolder(config) if here.rank == 0 else None  # the other learners write nothing
+    copy = None
     if folder:
+        if config.mirror:
+            copy = mirror.Mirror(config.mirror, folder.path, say)
+            copy.begin()
         say.log = BoundedLog(folder.path / "learner.log", config.log_max_mb)
     outputs = make_outputs(config, folder, say)
     try:
@@ -84,6 +88,8 @@ def run(config: Config) -> NoReturn:
     finally:
         if outputs.tracked:
             outputs.tracked.end()
+        if copy:
+            copy.end()
     if code == 1 and here.rank:
         time.sleep(_LAST_WORDS_SECONDS)
     lifecycle.exit_now(code)
@@ -289,7 +295,7 @@ def refuse_missing_checkpoint(config: Config) -> None:
 
     A run that has started before does not read --checkpoint again.
     """
-    if config.mode != "train_from":
+    if config.mode != "train_from" or config.mirror:  # which may hold the run
         return
     has_started = config.logdir and checkpoint.all_in(Path(config.logdir) / "checkpoints")
     if not has_started and (why := checkpoint.why_missing(checkpoint.resolve(config.checkpoint))):

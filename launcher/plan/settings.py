@@ -133,7 +133,8 @@ class LauncherConfig:
     mirror_logdir: bool = flag(
         False, group="Other hosts", remembered=True,
         text="Download logs and checkpoints from the learners' host every 20 s while the frontend "
-             "follows a run, so that they survive the loss of that host.")
+             "follows a run, so that they survive the loss of that host. (mirror copies them to "
+             "object storage.)")
     deploy: bool = flag(
         False, group="Other hosts",
         short="copy the project to the hosts and install it there",
