@@ -12,11 +12,12 @@ from impala_mm.config.user_sources import TooManyFiles
 from impala_mm.runtime.certificates import CannotMake
 from launcher.commands import apply, manage
 from launcher.commands.launch import launch
+from launcher.emit import EMITTERS
 from launcher.experiments.run import run_experiment
 from launcher.follow import follow, names, remembered
 from launcher.follow.console import say
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
-from launcher.plan import process_plan, slurm
+from launcher.plan import process_plan
 from launcher.plan.request import Request, UserError, check_flags, read_workers
 from launcher.plan.workers_csv import BadCsv
 from launcher.supervise import tmux
@@ -30,16 +31,16 @@ from launcher.supervise.run_registry import (
 
 
 def emit_script(run: Run, request: Request) -> int:
-    """Print the run as a script of another launcher; notes go to stderr."""
+    """Print the run as a file for another launcher; notes go to stderr."""
     config = request.launcher
-    if config.emit != "slurm":
-        raise UserError(f"--emit={config.emit}: the only choice is slurm")
+    if config.emit not in EMITTERS:
+        raise UserError(f"--emit={config.emit}: {EMITTERS.unknown(config.emit)}")
     with contextlib.redirect_stdout(sys.stderr):
         check_flags(request)
-        workers = read_workers(request)
-        for note in slurm.list_notes(workers, config, request.given):
+        text, notes = EMITTERS[config.emit](run.name, read_workers(request), request)
+        for note in notes:
             say(f"note: {note}")
-    print(slurm.make_script(run.name, workers, config, request.flags), end="")
+    print(text, end="")
     return 0
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from processes import ROOT, run
 from supervising import until
 
-from launcher.plan import project, slurm
+from launcher.emit import slurm
+from launcher.plan import project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from impala_mm.config.flags import infos
 from launcher.plan import host_environment, process_plan
+from launcher.plan.request import Request
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import mpirun
@@ -35,6 +36,12 @@ _HEADER = """\
 #SBATCH --requeue
 #SBATCH --open-mode=append
 """
+
+
+def emit(name: str, workers: Sequence[Worker], request: Request) -> tuple[str, list[str]]:
+    """Return the script, and notes on what it ignores. Raises PlanError."""
+    notes = list_notes(workers, request.launcher, request.given)
+    return make_script(name, workers, request.launcher, request.flags), notes
 
 
 def list_notes(
