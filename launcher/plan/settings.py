@@ -41,6 +41,11 @@ class LauncherConfig:
         "workers.csv.example", group="Cluster",
         short="CSV of hosts and processes",
         text="CSV file of the run's hosts and processes. workers.csv.example explains its columns.")
+    hosts_from: str = flag(
+        "", group="Cluster", choices=("", "environment"),
+        text="environment: make the rows of the CSV from the machines that SkyPilot, dstack or "
+             "Slurm name in the environment, where the same command runs on each: learners on the "
+             "first one, one for each GPU, and an actor for each other core (sandbox/cloud.md).")
     experiment: str = flag(
         "", group="Cluster",
         no_slurm="a Slurm job is one run",
