@@ -31,7 +31,7 @@ def store(monkeypatch):
         monkeypatch.setenv(name, value)
     import s3fs  # noqa: PLC0415
 
-    files = s3fs.S3FileSystem()
+    files = s3fs.S3FileSystem(skip_instance_cache=True)  # another has the last port
     files.mkdir("bucket")
     yield server, files
     server.kill()
