@@ -15,11 +15,11 @@ from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
 from impala_mm.jobs import before_start
 from impala_mm.learner import flag_conflicts
-from impala_mm.records import checkpoint, mirror, tracking
+from impala_mm.records import checkpoint, tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import heartbeat, lifecycle, ports, run_token, starter
-from impala_mm.runtime.log import BoundedLog, ProcessLogger, Say
+from impala_mm.runtime.log import ProcessLogger, Say
 from impala_mm.runtime.starter import process_rank, widen_core_binding
 from impala_mm.runtime.timing import format_duration
 from impala_mm.transport.front import CONNECTIONS
@@ -73,12 +73,6 @@ def run(config: Config) -> NoReturn:
     if freed:
         say(freed)
     folder = RunFolder(config) if here.rank == 0 else None  # the other learners write nothing
-    copy = None
-    if folder:
-        if config.mirror:
-            copy = mirror.Mirror(config.mirror, folder.path, say)
-            copy.begin()
-        say.log = BoundedLog(folder.path / "learner.log", config.log_max_mb)
     outputs = make_outputs(config, folder, say)
     try:
         code = _train(config, agreement, held, folder, began, outputs, ending)
@@ -86,10 +80,7 @@ def run(config: Config) -> NoReturn:
         _report_crash(error, config, folder, outputs)
         code = 1
     finally:
-        if outputs.tracked:
-            outputs.tracked.end()
-        if copy:
-            copy.end()
+        outputs.end()
     if code == 1 and here.rank:
         time.sleep(_LAST_WORDS_SECONDS)
     lifecycle.exit_now(code)
@@ -157,7 +148,7 @@ def _train(
     ending: list[int],
 ) -> int:
     """Train until the run or the user ends it; return the exit code."""
-    say, event_hook, _ = outputs
+    say, event_hook = outputs.say, outputs.event_hook
     if folder:
         say(f"writes to {folder.path}; {_tensorboard_hint(folder.path)}")
         heartbeat.report_learner_hosts(agreement.addresses)
