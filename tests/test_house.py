@@ -46,7 +46,8 @@ ALLOWED = {
     "launcher.plan": "supervise hosts.ssh_config impala_mm.config.environment_flags "
     "impala_mm.config.flags impala_mm.config.messages "
     "impala_mm.config.settings",
-    "launcher.emit": "supervise plan impala_mm.config.flags impala_mm.config.registry",
+    "launcher.emit": "supervise plan impala_mm.config.flags impala_mm.config.registry "
+    "impala_mm.runtime.certificates impala_mm.runtime.run_token",
     "launcher.hosts": "supervise plan impala_mm.config.messages impala_mm.runtime.timing",
     "launcher.follow": "supervise plan hosts impala_mm.config.flags impala_mm.config.messages "
     "impala_mm.runtime.certificates impala_mm.runtime.timing impala_mm.runtime.machine "

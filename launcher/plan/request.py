@@ -19,6 +19,10 @@ from launcher.plan.workers_csv import ANY_LEARNER, Worker, read
 _EXAMPLE = project.path_of("workers.csv.example")
 
 
+# Flags that say how many processes a launcher of other people is to start, without a CSV.
+NUMBERS = ("num_learners", "num_actors")
+
+
 class UserError(Exception):
     """An error that the user has to fix; its message says how."""
 
@@ -65,7 +69,7 @@ def check_flags(request: Request) -> None:
     Print what --num_action_repeats=1 means, which the README of impala_horovod_gym has with Atari.
     """
     for name, why in LauncherConfig.NOT_TAKEN.items():
-        if name in request.flags:
+        if name in request.flags and not (request.launcher.emit and name in NUMBERS):
             raise UserError(f"--{name} is not for the frontend: {why}")
     if request.flags.get("mode", "train") not in ("train", "train_from", "reincarnate"):
         raise UserError(f"--mode={request.flags['mode']} is one process: give it to `{program()}`")
@@ -75,6 +79,17 @@ def check_flags(request: Request) -> None:
     experiment = request.experiment
     if experiment.num_action_repeats == 1 and is_atari(experiment.level_name):
         print(f"note: {EVERY_FRAME}")
+
+
+def count_workers(request: Request) -> list[Worker]:
+    """Return rows for --num_learners and --num_actors, which stand for a CSV with --emit."""
+    if "workers_csv_path" in request.given:
+        raise UserError("the CSV has the processes: leave out --num_learners and --num_actors")
+    learners, actors = request.experiment.num_learners, request.experiment.num_actors
+    if actors < 1:
+        raise UserError("--num_actors: write how many, which are on hosts that are not known yet")
+    rows = [Worker(i, "learner", "") for i in range(learners)]
+    return [*rows, Worker(learners, "actor", "", count=actors)]
 
 
 def read_workers(request: Request) -> list[Worker]:
