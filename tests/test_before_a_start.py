@@ -75,7 +75,7 @@ def test_a_dry_run_prints_every_command_also_of_other_hosts(cluster):
         (["--stop_secs=inf"], "--stop_secs=inf: it must be at least "),
         (["--stall_secs=inf"], "--stall_secs=inf: it must be at least "),
         (["--orphan_secs=inf"], "--orphan_secs=inf: it must be at least "),
-        (["--emit=pbs"], "--emit=pbs: the only choice is slurm"),
+        (["--emit=pbs"], "--emit=pbs: there is no launcher to emit for 'pbs'"),
         (["--env=A=1\n2"], "--env=A: its value contains a line break"),
     ],
 )
