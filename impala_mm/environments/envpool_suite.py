@@ -111,8 +111,8 @@ class _Pool(VectorWrapper):
         self._decode = getattr(pool, "decode_mission", None)  # of MiniGrid's pools
         if self._decode:
             text = Text(pool.observation_space[_MISSION].shape[0])
-            parts = {**self.single_observation_space, _MISSION: text}
-            self.single_observation_space = gymnasium.spaces.Dict(parts)
+            parts: Any = self.single_observation_space
+            self.single_observation_space = gymnasium.spaces.Dict({**parts, _MISSION: text})
         self.observation_space = batch_space(self.single_observation_space, pool.num_envs)
         self.action_space = batch_space(self.single_action_space, pool.num_envs)
 
