@@ -18,7 +18,7 @@ from launcher.experiments.run import run_experiment
 from launcher.follow import follow, names, remembered
 from launcher.follow.console import say
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
-from launcher.plan import process_plan
+from launcher.plan import hosts_from, process_plan
 from launcher.plan.request import (
     NUMBERS,
     Request,
@@ -92,6 +92,9 @@ def main(request: Request) -> int:
             f"--{asked[0]} is about one run: give --tmux_sess=NAME of a trial, without --experiment"
         )
     try:
+        if config.hosts_from and hosts_from.rank():
+            hosts_from.wait_for_the_first()
+            return 0
         if config.experiment:
             return run_experiment(request)
         run = Run(config.tmux_sess)

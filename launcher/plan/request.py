@@ -12,7 +12,7 @@ from impala_mm.config.flags import format_value
 from impala_mm.config.messages import escape, program
 from impala_mm.config.settings import Config
 from launcher.hosts.ssh_config import Settings
-from launcher.plan import project
+from launcher.plan import hosts_from, project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker, read
 
@@ -93,12 +93,18 @@ def count_workers(request: Request) -> list[Worker]:
 
 
 def read_workers(request: Request) -> list[Worker]:
-    """Read the workers from the CSV, by default from the example.
+    """Read the workers from the CSV, by default from the example, or make them for --hosts_from.
 
     Without Horovod the example's second learner is left out.
     """
     path = request.launcher.workers_csv_path
     named = "workers_csv_path" in request.given
+    if request.launcher.hosts_from:
+        if named:
+            raise UserError("--hosts_from and --workers_csv_path both name the hosts: give one")
+        found = hosts_from.rows()
+        print(f"rows of --hosts_from:\n{hosts_from.describe(found)}")
+        return found
     if not named and not Path(path).exists():
         path = str(_EXAMPLE)
     workers, notes = read(path)
@@ -114,4 +120,11 @@ def read_workers(request: Request) -> list[Worker]:
             for worker in workers
             if worker.job != "learner" or worker is learners[0]
         ]
+    levels = request.experiment.level_name.count(",") + 1
+    actors = sum(worker.count for worker in workers if worker.job == "actor")
+    if 0 < actors < levels:
+        print(
+            f"note: an actor plays one level, so that {actors} actors play {actors} of the "
+            f"{levels} levels"
+        )
     return workers

@@ -43,6 +43,11 @@ class LauncherConfig:
         "workers.csv.example", group="Cluster",
         short="CSV of hosts and processes",
         text="CSV file of the run's hosts and processes. workers.csv.example explains its columns.")
+    hosts_from: str = flag(
+        "", group="Cluster", choices=("", "environment"),
+        text="environment: make the rows of the CSV from the machines that SkyPilot, dstack or "
+             "Slurm name in the environment, where the same command runs on each: learners on the "
+             "first one, one for each GPU, and an actor for each other core (sandbox/cloud.md).")
     experiment: str = flag(
         "", group="Cluster",
         no_slurm="a Slurm job is one run",
@@ -135,7 +140,8 @@ class LauncherConfig:
     mirror_logdir: bool = flag(
         False, group="Other hosts", remembered=True,
         text="Download logs and checkpoints from the learners' host every 20 s while the frontend "
-             "follows a run, so that they survive the loss of that host.")
+             "follows a run, so that they survive the loss of that host. (mirror copies them to "
+             "object storage.)")
     deploy: bool = flag(
         False, group="Other hosts",
         short="copy the project to the hosts and install it there",
