@@ -154,8 +154,10 @@ def _volumes(name: str, pods: Pods, request: Request) -> tuple[list[Object], lis
         {"name": "token", "mountPath": _SECRETS, "readOnly": True},
         {"name": "state", "mountPath": STATE},
     ]
-    if (claim := request.launcher.volume_claim) and pods.row.job != "actor":
-        volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": claim}})
+    if pods.row.job != "actor":
+        claim = {"claimName": request.launcher.volume_claim}
+        runs = {"persistentVolumeClaim": claim} if claim["claimName"] else {"emptyDir": {}}
+        volumes.append({"name": "runs"} | runs)
         mounts.append({"name": "runs", "mountPath": str(logdir(name, request).parent)})
     return volumes, mounts
 

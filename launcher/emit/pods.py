@@ -99,10 +99,10 @@ def list_notes(request: Request) -> list[str]:
         for name, known in infos(request.launcher).items()
         if known.no_slurm and name in request.given and name not in _USED
     ]
-    if not request.launcher.volume_claim:
+    if not request.launcher.volume_claim and "mirror" not in request.given:
         notes.append(
-            "without --volume_claim the run's folder is in the first learner's pod, and is lost "
-            "with it"
+            "without --volume_claim, or --mirror, the run's folder is lost with the first "
+            "learner's pod"
         )
     return notes
 

@@ -275,12 +275,14 @@ def test_the_frontend_prints_the_objects_alone_and_takes_numbers_for_a_csv(folde
     image = "--container_image=rl:1"
     code, printed = user.ask("--emit=jobset", "--num_learners=4", "--num_actors=64", image)
     assert code == 0, printed
-    assert "note: without --volume_claim the run's folder is in the first learner's pod" in printed
+    assert "note: without --volume_claim, or --mirror, the run's folder is lost" in printed
     text = printed[printed.index("apiVersion") :]
     jobs = _jobs({("JobSet", "impala"): yaml.safe_load(text)})
     assert {name: job["completions"] for name, job in jobs.items()} == {
         **{"learners": 1, "learners-hosts": 3, "actors": 64},
     }
+    volumes = jobs["learners"]["template"]["spec"]["volumes"]
+    assert {"name": "runs", "emptyDir": {}} in volumes, "a folder that the image's user can write"
     assert "num_" not in text, "processes are not told how many there are"
     code, printed = user.ask(user.rows(), "--emit=jobset", "--num_actors=2", image)
     assert (code, "the CSV has the processes" in printed) == (2, True)
