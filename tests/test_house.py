@@ -39,13 +39,15 @@ ALLOWED = {
     "evaluation nets",
     "impala_mm.jobs": "config runtime environments distributed data algorithms replay transport "
     "records actor policy learner evaluation teachers",
-    "impala_mm.from_python": "config runtime environments records policy evaluation",
+    "impala_mm.from_python": "config runtime environments records policy evaluation teachers",
     # The launcher, in the same order.
     "launcher": "",
     "launcher.supervise": "",
     "launcher.plan": "supervise hosts.ssh_config impala_mm.config.environment_flags "
     "impala_mm.config.flags impala_mm.config.messages "
     "impala_mm.config.settings",
+    "launcher.emit": "supervise plan impala_mm.config.flags impala_mm.config.registry "
+    "impala_mm.runtime.certificates impala_mm.runtime.run_token",
     "launcher.hosts": "supervise plan impala_mm.config.messages impala_mm.runtime.timing",
     "launcher.follow": "supervise plan hosts impala_mm.config.flags impala_mm.config.messages "
     "impala_mm.runtime.certificates impala_mm.runtime.timing impala_mm.runtime.machine "
@@ -62,7 +64,8 @@ ALLOWED = {
     "impala_mm.config.messages impala_mm.config.registry impala_mm.config.setting_files "
     "impala_mm.config.settings impala_mm.records.checkpoint impala_mm.records.run_contents "
     "impala_mm.records.run_folder impala_mm.runtime.timing",
-    "launcher.commands": "supervise plan hosts follow checks experiments impala_mm.config.messages "
+    "launcher.commands": "supervise plan hosts follow checks experiments emit "
+    "impala_mm.config.messages "
     "impala_mm.config.user_sources impala_mm.records.run_folder "
     "impala_mm.runtime.certificates impala_mm.runtime.run_token",
 }
@@ -245,7 +248,7 @@ def test_every_locked_package_has_a_version_and_a_checksum():
 
 
 def test_the_scripts_in_bash_parse():
-    for script in (ROOT / ".ci" / "run", ROOT / "launcher" / "plan" / "slurm_job.sh"):
+    for script in (ROOT / ".ci" / "run", ROOT / "launcher" / "emit" / "slurm_job.sh"):
         subprocess.run(["bash", "-n", script], check=True)
 
 

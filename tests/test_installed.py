@@ -30,7 +30,7 @@ def test_the_wheel_holds_the_programs_the_presets_and_what_other_hosts_need(pack
     for name in (
         *("experiment.py", "run_experiment_mm_raw.py", "impala_mm/py.typed"),
         *("impala_mm/presets/mujoco-ppo.toml", "impala_mm/environments/atari/scores.csv"),
-        *("launcher/plan/slurm_job.sh", "launcher/project/constraints.lock"),
+        *("launcher/emit/slurm_job.sh", "launcher/project/constraints.lock"),
         *("launcher/project/docker/install.py", "launcher/project/docker/sshd_config"),
         *("launcher/project/workers.csv.example", "launcher/project/setup.py"),
     ):

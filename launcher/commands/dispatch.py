@@ -5,6 +5,7 @@ raised as `UserError`, whose message is printed without a traceback.
 """
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable
 
@@ -12,12 +13,20 @@ from impala_mm.config.user_sources import TooManyFiles
 from impala_mm.runtime.certificates import CannotMake
 from launcher.commands import apply, manage
 from launcher.commands.launch import launch
+from launcher.emit import EMITTERS
 from launcher.experiments.run import run_experiment
 from launcher.follow import follow, names, remembered
 from launcher.follow.console import say
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
-from launcher.plan import process_plan, slurm
-from launcher.plan.request import Request, UserError, check_flags, read_workers
+from launcher.plan import hosts_from, process_plan
+from launcher.plan.request import (
+    NUMBERS,
+    Request,
+    UserError,
+    check_flags,
+    count_workers,
+    read_workers,
+)
 from launcher.plan.workers_csv import BadCsv
 from launcher.supervise import tmux
 from launcher.supervise.run_registry import (
@@ -30,16 +39,25 @@ from launcher.supervise.run_registry import (
 
 
 def emit_script(run: Run, request: Request) -> int:
-    """Print the run as a script of another launcher; notes go to stderr."""
+    """Print the run as a file for another launcher; notes go to stderr."""
     config = request.launcher
-    if config.emit != "slurm":
-        raise UserError(f"--emit={config.emit}: the only choice is slurm")
+    if config.emit not in EMITTERS:
+        raise UserError(f"--emit={config.emit}: {EMITTERS.unknown(config.emit)}")
     with contextlib.redirect_stdout(sys.stderr):
         check_flags(request)
-        workers = read_workers(request)
-        for note in slurm.list_notes(workers, config, request.given):
+        is_counted = any(name in request.given for name in NUMBERS)
+        workers = count_workers(request) if is_counted else read_workers(request)
+        given = [name for name in request.given if name not in NUMBERS]
+        request = dataclasses.replace(request, given=given)
+        if any(row.ssh_password for row in workers):
+            raise UserError(
+                f"{config.workers_csv_path} has passwords, which --emit={config.emit} has no use "
+                f"for: give it a CSV without the column ssh_password"
+            )
+        text, notes = EMITTERS[config.emit](run.name, workers, request)
+        for note in notes:
             say(f"note: {note}")
-    print(slurm.make_script(run.name, workers, config, request.flags), end="")
+    print(text, end="")
     return 0
 
 
@@ -74,6 +92,9 @@ def main(request: Request) -> int:
             f"--{asked[0]} is about one run: give --tmux_sess=NAME of a trial, without --experiment"
         )
     try:
+        if config.hosts_from and hosts_from.rank():
+            hosts_from.wait_for_the_first()
+            return 0
         if config.experiment:
             return run_experiment(request)
         run = Run(config.tmux_sess)

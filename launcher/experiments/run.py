@@ -26,7 +26,7 @@ from launcher.follow import connect
 from launcher.follow.console import say
 from launcher.hosts.hosts import Hosts, find_targets, host_id_of
 from launcher.plan import workers_csv
-from launcher.plan.request import Request, UserError, check_flags
+from launcher.plan.request import Request, UserError, check_flags, read_workers
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import file_lock
 from launcher.supervise.run_registry import check_runs_folder, is_same_folder, runs_folder
@@ -36,7 +36,7 @@ _LOOK_SECONDS = 1.0
 _RETRY_SECONDS = 60.0  # seconds between two attempts to reach a host that was lost
 _LOST_STOP_SECONDS = 5  # for which a stop waits for a host that was lost
 # Flags that each trial gets from the experiment, or that say what is done with the experiment.
-_OWN_FLAGS = ("experiment", "workers_csv_path", "tmux_sess", "dry_run", "restart_learners")
+_OWN_FLAGS = "experiment workers_csv_path hosts_from tmux_sess dry_run restart_learners".split()
 _NOT_WITH_MANY = {
     "tmux_sess": "each trial has a name of its own, from --logdir",
     "check": "give the CSV without it",
@@ -85,6 +85,8 @@ def _check_together(experiment: Experiment, together: int, places: Pool) -> None
 
 def _read_rows(request: Request, experiment: Experiment, together: int) -> list[Worker]:
     """Return the rows of the CSV; without one, those of as many trials as this machine fits."""
+    if request.launcher.hosts_from:
+        return read_workers(request)
     if "workers_csv_path" in request.given:
         return workers_csv.read(request.launcher.workers_csv_path)[0]
     cores = len(os.sched_getaffinity(0))

@@ -87,6 +87,12 @@ class Trial:
         """The folder of its run, below that of the experiment."""
         return self.experiment.folder / _TRIALS / f"{self.number:03d}"
 
+    @property
+    def _mirror(self) -> list[str]:
+        """The flag for a mirror of its own, if the experiment has one."""
+        url = self.experiment.base.get("mirror")
+        return [f"--mirror={url}/trials/{self.number:03d}"] if url else []
+
     def command(self, program: Sequence[str], flags: Sequence[str], *others: str) -> list[str]:
         """Return the command of its frontend; `others`: flags that say what to do with the run."""
         return [
@@ -95,6 +101,7 @@ class Trial:
             f"--workers_csv_path={self.folder / ROWS}",
             f"--logdir={self.folder}",
             f"--tmux_sess={self.name}",
+            *self._mirror,
             *flags,
             *others,
         ]

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from processes import ROOT, run
 from supervising import until
 
-from launcher.plan import project, slurm
+from launcher.emit import slurm
+from launcher.plan import project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 
@@ -97,6 +98,9 @@ def test_gpus_are_counted_and_learners_that_want_fewer_are_noted():
         assert "gpus" not in _script([_learner(), _actor(cuda_visible_devices=none)])
     (note,) = slurm.list_notes(rows, LauncherConfig(), [])
     assert note.startswith("every learner gets 2 GPUs")
+    assert "#SBATCH --ntasks=1 --cpus-per-task=12 --gpus-per-task=3" in _header(
+        _script([_learner(cores=12, gpus=3)])
+    ), "by the columns for schedulers"
 
 
 def test_no_two_learners_share_a_port_wherever_slurm_puts_them():

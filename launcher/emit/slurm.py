@@ -12,6 +12,7 @@ from pathlib import Path
 
 from impala_mm.config.flags import infos
 from launcher.plan import host_environment, process_plan
+from launcher.plan.request import Request
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import mpirun
@@ -23,7 +24,6 @@ _MAKE_TOKEN = (
 )
 _JOB_SCRIPT = Path(__file__).with_name("slurm_job.sh")
 _JOBS = ("learner", "actor", "evaluator")  # in the order of their components
-_CPUS = {"learner": 4, "actor": 1, "evaluator": 1}  # default number of cores of a process
 _HEADER = """\
 #!/bin/bash
 # {what}: written by run_experiment_mm_raw.py --emit=slurm.
@@ -35,6 +35,12 @@ _HEADER = """\
 #SBATCH --requeue
 #SBATCH --open-mode=append
 """
+
+
+def emit(name: str, workers: Sequence[Worker], request: Request) -> tuple[str, list[str]]:
+    """Return the script, and notes on what it ignores. Raises PlanError."""
+    notes = list_notes(workers, request.launcher, request.given)
+    return make_script(name, workers, request.launcher, request.flags), notes
 
 
 def list_notes(
@@ -51,7 +57,7 @@ def list_notes(
         f"export it before you call sbatch"
         for name in _exported(config)
     ]
-    gpu_counts = {len(worker.gpus) for worker in workers if worker.job == "learner"}
+    gpu_counts = {worker.num_gpus for worker in workers if worker.job == "learner"}
     if len(gpu_counts) > 1:
         found.append(
             f"every learner gets {max(gpu_counts)} GPUs: Slurm gives all learners the same number"
@@ -102,9 +108,12 @@ def choose_ports(learners: Sequence[Worker]) -> list[int]:
 
 
 def _component(job: str, rows: Sequence[Worker]) -> str:
-    gpus = max(len(worker.gpus) for worker in rows)  # Slurm chooses which ones
-    tasks = f"#SBATCH --ntasks={sum(worker.count for worker in rows)} --cpus-per-task={_CPUS[job]}"
-    lines = [tasks + (f" --gpus-per-task={gpus}" if gpus else "")]
+    gpus = max(worker.num_gpus for worker in rows)  # Slurm chooses which ones
+    tasks, cores = sum(worker.count for worker in rows), max(worker.num_cores for worker in rows)
+    lines = [
+        f"#SBATCH --ntasks={tasks} --cpus-per-task={cores}"
+        + (f" --gpus-per-task={gpus}" if gpus else "")
+    ]
     if job != "learner":
         lines.append("#SBATCH --no-kill")  # a lost node ends only its own processes
     return "".join(f"{line}\n" for line in lines)
