@@ -6,6 +6,7 @@ from impala_mm.config import command_line
 from impala_mm.config.settings import Config
 from launcher.experiments import file
 from launcher.experiments.search import SEARCHES
+from launcher.experiments.trial import Trial
 from launcher.plan.request import Request, UserError
 from launcher.plan.settings import LauncherConfig
 
@@ -42,6 +43,14 @@ def test_the_command_line_takes_precedence_and_the_preset_stays_a_preset(tmp_pat
     assert str(found.folder) == "runs/sweep"
     settings = found.check({"seed": 3, "learning_rate": 0.5})
     assert (settings.seed, settings.learning_rate, settings.epochs) == (3, 0.5, 10)
+    text = Trial(found, 7, {"seed": 3, "learning_rate": 0.5}).describe_settings()
+    assert {line.split(" = ")[0]: line.split("  # ")[1] for line in text.splitlines()[1:]} == {
+        "preset": found.path,
+        "total_environment_frames": "command line",
+        "batch_size": "command line",
+        "seed": "axis",
+        "learning_rate": "axis",
+    }
     drawn = [found.draw(n) for n in range(200)]
     assert drawn == [found.draw(n) for n in range(200)]
     rates = sorted(each["learning_rate"] for each in drawn)
