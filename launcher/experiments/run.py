@@ -394,10 +394,10 @@ class Controller:
     # -- hosts
 
     def _lose_hosts(self, host_ids: Set[str]) -> None:
+        for host_id in sorted(host_ids - self._lost - {""}):
+            say(f"{host_id} cannot be reached: its trials go back to the queue")
         self._lost |= host_ids - {""}
         self._pool.set_lost(self._lost)
-        for host_id in sorted(host_ids - {""}):
-            say(f"{host_id} cannot be reached: its trials go back to the queue")
 
     def _ask_hosts(self, host_ids: Sequence[str]) -> None:
         """Find out which hosts can be reached and how many cores they have."""
