@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import time
 
 import pytest
 from cluster import FRONTEND
@@ -135,13 +136,22 @@ def test_trials_of_a_lost_host_go_on_elsewhere(lan):
     laptop.path("/root/sweep.toml").write_text(SWEEP.replace("2000", "90000"))
     rows = [far.row(job, name) for name in ("learner1", "learner2") for job in ("learner", "actor")]
     command = (*FRONTEND, "--experiment=/root/sweep.toml", "--logdir=/root/sweep", far.csv(*rows))
-    command += ("--skip_check", "--lost_secs=10", "--env", "TOLD=trial")
+    command += ("--skip_check", "--lost_secs=30", "--env", "TOLD=trial")
     running = laptop.start(*command)
     running.until(r"trial 1 starts on 10\.77\.1\.12", 60)
     sweep = laptop.path("/root/sweep")
     for name in ("000", "001"):
         metrics = sweep / "trials" / name / "metrics.jsonl"
         until(lambda path=metrics: path.exists() and path.read_text().count("\n") > 3, 90)
+    hold = lan.learner1.path("/root/sweep/trials/000/hold")
+    hold.touch()
+    running.kill()
+    frontends = [str(row["frontend"][0]) for row in journal(sweep, "started")]
+    laptop.run("kill", "-9", *frontends)
+    time.sleep(16)  # after which nobody has heard of a host
+    running = laptop.start(*command)
+    follows = sweep / "trials" / "000" / "frontend.log"
+    until(lambda: "sweep-000: running" in follows.read_text(), 90)
     lan.trust(lan.jump)
     for name in ("sweep.toml", "workers.csv"):  # another experiment, of another frontend
         lan.jump.path(f"/root/{name}").write_text(laptop.path(f"/root/{name}").read_text())
@@ -150,11 +160,13 @@ def test_trials_of_a_lost_host_go_on_elsewhere(lan):
     assert "has running trials of another experiment, /root/sweep of laptop" in other.stderr
     lan.learner2.cut()
     lan.learner2.kill_all()
+    hold.unlink()
     running.until(r"10\.77\.1\.12.* cannot be reached: its trials go back to the queue", 120)
     running.until(r"trial 1 starts again on 10\.77\.1\.11", 200)
     assert running.wait(300) == 0, running.printed()
     assert re.search(r"trial 1 lost after [1-9][\d,]* frames", running.printed())
     assert sorted(row["trial"] for row in journal(sweep, "ended")) == [0, 1, 2]
+    assert [row["trial"] for row in journal(sweep, "started")].count(0) == 1
 
 
 @pytest.mark.slow
