@@ -67,6 +67,40 @@ def run_experiment(request: Request) -> int:
         return Controller(request, experiment, rows, places, chosen, written).run()
 
 
+def begin_array(request: Request) -> tuple[Experiment, list[Worker], list[int]]:
+    """Write the settings of all trials that have not ended, for jobs that Slurm starts.
+
+    Return the experiment, the rows of one trial and the trials' numbers.
+    """
+    experiment = file.read(request, {name: SEARCHES[name].OPTIONS for name in SEARCHES.names})
+    with _locks(experiment, []):
+        written = Journal(experiment.folder)
+        written.refuse_changes(experiment)
+        chosen = SEARCHES[experiment.kind](experiment, experiment.folder, written.asked)
+        if not chosen.CHOOSES_AHEAD:
+            raise UserError(
+                f"{experiment.path}: kind = {experiment.kind!r} chooses values by the returns of "
+                f"earlier trials, and a Slurm array has all of them at once: use grid or random"
+            )
+        rows = pool.rows_here(experiment.needs, 1)
+        if "workers_csv_path" in request.given or request.launcher.hosts_from:
+            places = Pool(_read_rows(request, experiment, 1), experiment.needs)
+            if wrong := places.why_too_small():
+                raise UserError(f"{experiment.path}: {wrong}")
+            rows = places.take()
+        if not written.rows or written.rows[-1]["event"] != "begun":
+            written.write("begun", experiment=experiment.fixed)
+        trials = written.trials(experiment)
+        for trial in _ask_all(experiment, chosen, len(trials)):
+            written.write("asked", trial=trial.number, values=trial.values)
+            trials.append(trial)
+        trials = [trial for trial in trials if trial.state not in FINAL]
+        for trial in trials:
+            trial.rows = rows
+            trial.write_files()
+    return experiment, rows, [trial.number for trial in trials]
+
+
 def _check_together(experiment: Experiment, together: int, places: Pool) -> None:
     """Refuse a search whose trials must run together if there is room for fewer."""
     taken = [places.take() for _ in range(together)]

@@ -81,12 +81,6 @@ class Trial:
         """The folder of its run, below that of the experiment."""
         return self.experiment.folder / "trials" / f"{self.number:03d}"
 
-    @property
-    def _mirror(self) -> list[str]:
-        """The flag for a mirror of its own, if the experiment has one."""
-        url = self.experiment.base.get("mirror")
-        return [f"--mirror={url}/trials/{self.number:03d}"] if url else []
-
     def command(self, program: Sequence[str], flags: Sequence[str], *others: str) -> list[str]:
         """Return the command of its frontend; `others`: flags that say what to do with the run."""
         return [
@@ -95,7 +89,6 @@ class Trial:
             f"--workers_csv_path={self.folder / ROWS}",
             f"--logdir={self.folder}",
             f"--tmux_sess={self.name}",
-            *self._mirror,
             *flags,
             *others,
         ]
@@ -110,6 +103,8 @@ class Trial:
         """Return its settings as a file for --config."""
         lines = [f"# Trial {self.number} of {self.experiment.path}"]
         settings = {n: v for n, v in self.experiment.base.items() if n not in self.values}
+        if settings.get("mirror"):  # each run has one of its own
+            settings["mirror"] += f"/trials/{self.number:03d}"
         for part in (settings, self.values):
             lines += [f"{name} = {setting_files.to_toml(value)}" for name, value in part.items()]
         return "\n".join(lines) + "\n"
