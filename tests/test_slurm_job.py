@@ -222,7 +222,7 @@ def test_a_job_whose_time_is_over_saves_and_goes_on_when_slurm_starts_it_again(s
 @needs_slurm
 @pytest.mark.slow
 def test_the_jobs_of_an_experiment_run_on_a_node_each_and_survive_the_end_of_their_time(slurm):
-    sweep = """level_name = "catch"\ntotal_environment_frames = 100000
+    sweep = """level_name = "catch"\ntotal_environment_frames = 200000
     [axes]\nseed = [1, 2]\n[needs]\nactors = 2\n"""
     (slurm.folder / "sweep.toml").write_text(sweep)
     command = [*FRONTEND, "--emit=slurm", "--experiment=sweep.toml", "--batch_size=4"]
@@ -232,15 +232,15 @@ def test_the_jobs_of_an_experiment_run_on_a_node_each_and_survive_the_end_of_the
     job = slurm.ask(*asked).strip()
     folder = slurm.folder / "runs" / "sweep"
 
-    def rows(number):
+    def frames(number):
         path = folder / "trials" / f"{number:03d}" / "metrics.jsonl"
-        return path.read_text().splitlines() if path.exists() else []
+        return json.loads(path.read_text().splitlines()[-1])["frames"] if path.exists() else 0
 
     def states():
         found = map(json.loads, (folder / "experiment.jsonl").read_text().splitlines())
         return {row["trial"]: row for row in found if row["event"] == "ended"}
 
-    until(lambda: len(rows(0)) > 2 and len(rows(1)) > 2, 300)
+    until(lambda: frames(0) > 5000, 300)
     slurm.ask("scancel", "--batch", "--signal=USR1", f"{job}_0")  # as Slurm does before the end
     until(lambda: "saved, since this job's time is over" in slurm.printed("0"), 120)
     assert 0 not in states()
@@ -252,8 +252,8 @@ def test_the_jobs_of_an_experiment_run_on_a_node_each_and_survive_the_end_of_the
     until(ended, 400)
     assert "resumed at " in slurm.printed("0")
     for number in (0, 1):
-        assert states()[number]["frames"] >= 100000
-        assert "finished: reached 100,000 frames" in slurm.printed(str(number))
+        assert states()[number]["frames"] >= 200000
+        assert "finished: reached 200,000 frames" in slurm.printed(str(number))
         log = folder / "trials" / f"{number:03d}" / "actor-1.log"
         assert "[actor 1] " in log.read_text()
     until(lambda: set(slurm.processes()) <= slurm.own, 40)

@@ -150,7 +150,8 @@ def _ports(learners: Sequence[Worker], trials: Trials | None) -> str:
     """Return the line that sets the learners' ports; two trials on one node have different ones."""
     ports = list(map(str, choose_ports(learners)))
     if trials:
-        ports = [f"$(({p} + {len(ports)} * ${{SLURM_ARRAY_TASK_ID:-0}}))" for p in ports]
+        job = f"${{SLURM_JOB_ID:-0}} * {len(ports)}"
+        ports = [f"$((20000 + ({job} + {i}) % 10000))" for i in range(len(ports))]
     return f"ports=({' '.join(ports)})"
 
 

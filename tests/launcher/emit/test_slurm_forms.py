@@ -103,7 +103,7 @@ def test_a_csv_with_one_host_is_a_job_on_one_node_whose_processes_share_it(job):
     logdir = job.folder / "run"
     assert [line.split()[0] for line in ran.told] == ["0", "0", "1", "2"]
     assert all("--learner_hosts=10.0.0.1:8001 " in line for line in ran.told)
-    actors, _, learners = sorted(ran.steps, key=lambda step: step[1][-2:])
+    _, actors, learners = sorted(ran.steps, key=lambda step: step[1][-2:])
     assert learners[1][-2:] == ["learner", str(logdir)]
     assert {"--ntasks=1", "--overlap"} <= {*learners[0]}
     assert {"--ntasks=3", "--overlap"} <= {*actors[0]}
@@ -171,7 +171,8 @@ def test_an_experiment_is_an_array_whose_jobs_are_its_trials(job):
         trial = folder / "trials" / f"{number:03d}"
         row = {"frames": 100.0 + number, "seconds": 9, "episode_return": 2.0 * number}
         (trial / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-        ran = job.run(script, SLURM_ARRAY_TASK_ID=str(number), ACTORS="2")
+        own = {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_JOB_ID": str(70 + number)}
+        ran = job.run(script, ACTORS="2", **own)
         assert ran.code == 0, ran.printed
         told[number] = ran.told
         assert all(f"--config={trial}/trial.toml" in line for line in ran.told)
