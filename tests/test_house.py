@@ -39,7 +39,7 @@ ALLOWED = {
     "evaluation nets",
     "impala_mm.jobs": "config runtime environments distributed data algorithms replay transport "
     "records actor policy learner evaluation teachers",
-    "impala_mm.from_python": "config runtime environments records policy evaluation",
+    "impala_mm.from_python": "config runtime environments records policy evaluation teachers",
     # The launcher, in the same order.
     "launcher": "",
     "launcher.supervise": "",

@@ -120,4 +120,11 @@ def read_workers(request: Request) -> list[Worker]:
             for worker in workers
             if worker.job != "learner" or worker is learners[0]
         ]
+    levels = request.experiment.level_name.count(",") + 1
+    actors = sum(worker.count for worker in workers if worker.job == "actor")
+    if 0 < actors < levels:
+        print(
+            f"note: an actor plays one level, so that {actors} actors play {actors} of the "
+            f"{levels} levels"
+        )
     return workers
