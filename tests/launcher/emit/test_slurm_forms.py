@@ -180,9 +180,9 @@ def test_an_experiment_is_an_array_whose_jobs_are_its_trials(job):
     ports = [line.split("--learner_hosts=10.0.0.1:")[1].split()[0] for line, *_ in told.values()]
     assert len(set(ports)) == 2, "two trials may be on one node"
     text = (folder / "trials" / "003" / "trial.toml").read_text()
-    assert "seed = 2\n" in text
-    assert "learning_rate = 0.01\n" in text
-    assert 'mirror = "s3://bucket/sweep/trials/003"\n' in text
+    assert "seed = 2 " in text
+    assert "learning_rate = 0.01 " in text
+    assert 'mirror = "s3://bucket/sweep/trials/003" ' in text
     # The report reads them, and the same command makes an array of the rest.
     trials = experiment_report._read_trials(folder)
     assert [trials[name]["state"] for name in trials] == ["asked", "asked", "ended", "ended"]
