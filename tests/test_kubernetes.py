@@ -73,7 +73,9 @@ def test_a_jobset_trains_loses_an_actor_and_a_learner_and_ends(tmp_path):
         actors[1].host.kill_all()
         cluster.until(lambda: "[actor 1]" in actors[1].printed and actors[1].starts == 2, 120)
         assert learners.starts == 1
-        # A container crashes: it is restarted in its pod.
+        # A process hangs: its probe fails, and its container is restarted in the same pod.
+        actors[0].hang()
+        cluster.until(lambda: not actors[0].probe(), 60)
         actors[0].process.kill_all()
         cluster.until(lambda: actors[0].restarts == 1 and "[actor 0]" in actors[0].printed, 120)
 

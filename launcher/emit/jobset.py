@@ -8,7 +8,7 @@ learners waits for the new one. So actors keep playing, whatever the version of 
 from collections.abc import Sequence
 
 from launcher.emit.pod_template import Object, make_object, make_template, write
-from launcher.emit.pods import Pods, check_name, list_notes, make_pods
+from launcher.emit.pods import Pods, check_run, list_notes, make_pods
 from launcher.plan.request import Request
 from launcher.plan.workers_csv import Worker
 from launcher.supervise.task import USER_ERROR
@@ -50,7 +50,7 @@ def _spec(name: str, workers: Sequence[Worker], request: Request) -> Object:
 
     found = make_pods(name, workers, request, host_of)
     for pods in found:
-        check_name("tmux_sess", name, f"{name}-{pods.name}-0-{pods.size - 1}-abcde")
+        check_run(name, f"{name}-{pods.name}-0-{pods.size - 1}-abcde")
     return {
         "network": {"enableDNSHostnames": True, "subdomain": name},
         "successPolicy": {"operator": "All", "targetReplicatedJobs": ["learners"]},

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from launcher.emit.jobset import make_job
 from launcher.emit.pod_template import make_object, make_template, write
-from launcher.emit.pods import check_name, list_notes, make_pods
+from launcher.emit.pods import check_run, list_notes, make_pods
 from launcher.plan.request import Request
 from launcher.plan.workers_csv import Worker
 
@@ -23,7 +23,7 @@ def emit(name: str, workers: Sequence[Worker], request: Request) -> tuple[str, l
         host_of=lambda learner: f"{name}-worker-{learner}.{name}",
         launcher=f"{name}-launcher.{name}",
     )
-    check_name("tmux_sess", name, f"{name}-worker-{learners.size - 1}")
+    check_run(name, f"{name}-worker-{learners.size - 1}")
     replicas = {
         role: {
             "replicas": pods.size,
@@ -47,7 +47,7 @@ def emit(name: str, workers: Sequence[Worker], request: Request) -> tuple[str, l
     }
     objects = [make_object("kubeflow.org/v2beta1", "MPIJob", name, spec=spec)]
     for pods in others:
-        check_name("tmux_sess", name, f"{name}-{pods.name}-{pods.size - 1}-abcde")
+        check_run(name, f"{name}-{pods.name}-{pods.size - 1}-abcde")
         job = make_job(name, pods, request)
         objects.append(make_object("batch/v1", "Job", f"{name}-{pods.name}", spec=job))
     text, notes = write(objects, name, request)

@@ -22,6 +22,7 @@ from launcher.plan import process_plan
 from launcher.plan.process_plan import PlanError
 from launcher.plan.request import Request
 from launcher.plan.settings import LauncherConfig
+from launcher.supervise.liveness import FIRST_BEAT_FACTOR
 from launcher.supervise.programs import PACKAGE
 from launcher.supervise.task import HEARTBEAT, PORTS_VARIABLE, START_VARIABLE, WAITS
 
@@ -54,7 +55,6 @@ _BEFORE_END = {
 # Whether the process works, or waits for another pod.
 _PROBE = f"find {STATE} -name '{WAITS}*' -o -name 'beat*' -newermt '-20 seconds' | grep -q ."
 _PROBE_SECONDS = 10
-_FIRST_BEAT_FACTOR = 5  # as in `liveness`: TensorFlow is loaded first
 
 
 def make_template(name: str, pods: Pods, request: Request, restarts: str = "") -> Object:
@@ -154,8 +154,10 @@ def _volumes(name: str, pods: Pods, request: Request) -> tuple[list[Object], lis
         {"name": "token", "mountPath": _SECRETS, "readOnly": True},
         {"name": "state", "mountPath": STATE},
     ]
-    if (claim := request.launcher.volume_claim) and pods.row.job != "actor":
-        volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": claim}})
+    if pods.row.job != "actor":
+        claim = {"claimName": request.launcher.volume_claim}
+        runs = {"persistentVolumeClaim": claim} if claim["claimName"] else {"emptyDir": {}}
+        volumes.append({"name": "runs"} | runs)
         mounts.append({"name": "runs", "mountPath": str(logdir(name, request).parent)})
     return volumes, mounts
 
@@ -167,7 +169,7 @@ def _probe(pods: Pods, config: LauncherConfig) -> Object:
     """
     if not config.stall_secs or pods.name == "launcher":  # which has no heartbeat
         return {}
-    first = math.ceil(config.stall_secs * _FIRST_BEAT_FACTOR)
+    first = math.ceil(config.stall_secs * FIRST_BEAT_FACTOR)
     # Learners that begin anew in pods that stay load TensorFlow again.
     is_reused = pods.name == "learners-hosts" or PORTS_VARIABLE in pods.process.environment
     probe = {
@@ -198,8 +200,7 @@ def write(kinds: Sequence[Object], name: str, request: Request) -> tuple[str, li
     """
     config = request.launcher
     for flag in ("namespace", "queue", "volume_claim"):
-        if value := getattr(config, flag):
-            check_name(flag, value)
+        check_name(flag, getattr(config, flag))
     folder = Path(f"{name}-token")
     security = request.flags.get("transport_security", "auto")
     tokens = _make_tokens(folder, security != "none")

@@ -26,7 +26,8 @@ _ROOT = "/opt/impala_mm"  # the project in the images of docker/
 _WITHOUT_HOST: dict[str, Any] = {"ip": "", "ssh_port": 0, "ssh_username": "", "ssh_key_path": ""}
 # Of the flags that a Slurm job has no use for, those that a pod has a use for.
 _USED = ("max_restarts", "stall_secs", "stop_secs")
-_LABEL = re.compile(r"[a-z]([-a-z0-9]{,61}[a-z0-9])?")  # of DNS
+_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")  # of an object
+_LABEL = re.compile(r"[a-z]([-a-z0-9]{,61}[a-z0-9])?")  # of a pod in DNS
 _IMAGE = re.compile(r"[a-z0-9][^\s:@]*(:\d+/[^\s:@]+)?(:\w[\w.-]{,127}|@sha256:[0-9a-f]{64})")
 
 
@@ -54,12 +55,12 @@ def make_pods(
     """
     learners, others = _join_rows(workers)
     hosts = {row.line: host_of(i) for i, row in enumerate(learners)}
-    own = _installation(learners[0], launcher) if launcher else None
+    own = image_installation(learners[0], launcher) if launcher else None
     made = process_plan.make_processes(
         [*learners, *others],
         request.launcher,
         request.flags | {"logdir": str(logdir(name, request))},
-        lambda row: _installation(row, hosts.get(row.line, "")),
+        lambda row: image_installation(row, hosts.get(row.line, "")),
         launcher=own,
     )
     processes = {process.name: process for process in made}
@@ -98,10 +99,10 @@ def list_notes(request: Request) -> list[str]:
         for name, known in infos(request.launcher).items()
         if known.no_slurm and name in request.given and name not in _USED
     ]
-    if not request.launcher.volume_claim:
+    if not request.launcher.volume_claim and "mirror" not in request.given:
         notes.append(
-            "without --volume_claim the run's folder is in the first learner's pod, and is lost "
-            "with it"
+            "without --volume_claim, or --mirror, the run's folder is lost with the first "
+            "learner's pod"
         )
     return notes
 
@@ -124,13 +125,21 @@ def choose(flag: str, values: Sequence[str], job: str) -> list[str]:
     return chosen
 
 
-def check_name(what: str, name: str, longest: str = "") -> None:
-    """Refuse a name that Kubernetes refuses; `longest`: the longest one that is made from it."""
-    if not _LABEL.fullmatch(name) or len(longest) > 63:
-        why = f", and {longest} has more than 63" if len(longest) > 63 else ""
+def check_name(flag: str, name: str) -> None:
+    """Refuse the name of an object that no cluster can have. Raises PlanError."""
+    if name and not _NAME.fullmatch(name):
         raise PlanError(
-            f"--{what}={name}: Kubernetes takes at most 63 small letters, digits and hyphens, the "
-            f"first a letter{why}"
+            f"--{flag}={name}: names in Kubernetes have small letters, digits, hyphens and dots"
+        )
+
+
+def check_run(name: str, longest: str) -> None:
+    """Refuse a run's name that Kubernetes refuses; `longest`: the longest name of its pods."""
+    if not _LABEL.fullmatch(longest):
+        why = f", and {longest} is too long" if len(longest) > 63 else ""
+        raise PlanError(
+            f"--tmux_sess={name}: Kubernetes takes at most 63 small letters, digits and hyphens, "
+            f"the first a letter{why}"
         )
 
 
@@ -157,8 +166,8 @@ def _join_rows(workers: Sequence[Worker]) -> tuple[list[Worker], list[Worker]]:
     return learners, [dataclasses.replace(row, count=count) for row, count in counts.items()]
 
 
-def _installation(row: Worker, address: str) -> Installation:
-    """Return the installation in a pod, which is that of the image."""
+def image_installation(row: Worker, address: str) -> Installation:
+    """Return the installation in a container, which is that of the image."""
     root = row.workdir or _ROOT
     python = row.python or f"{root}/.venv/bin/python"
     return Installation(

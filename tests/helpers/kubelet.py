@@ -7,9 +7,11 @@ one second where Kubernetes waits ten and more.
 """
 
 import contextlib
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -82,10 +84,17 @@ class Pod:
             **{name: _expand(value, variables) for name, value in variables.items()},
         )
 
+    def _first(self) -> int:
+        """Return the pid of the container's first process in this machine's namespace."""
+        return descendants(self.process.process.pid)[1]
+
     def inside(self, command: list[str]) -> subprocess.Popen:
         """Start a command in the container, as probes and hooks do."""
-        first = descendants(self.process.process.pid)[1]  # the container's first process
-        return subprocess.Popen(["nsenter", f"--target={first}", *_NAMESPACES, *command])
+        return subprocess.Popen(["nsenter", f"--target={self._first()}", *_NAMESPACES, *command])
+
+    def hang(self) -> None:
+        """Stop the container's first process."""
+        os.kill(self._first(), signal.SIGSTOP)
 
     def probe(self) -> bool:
         """Return whether the liveness probe succeeds."""

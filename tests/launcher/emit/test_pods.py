@@ -6,6 +6,7 @@ import stat
 import pytest
 import yaml
 from cluster import Cluster
+from processes import ROOT
 
 from impala_mm.config.settings import Config
 from impala_mm.transport.tls import Credentials
@@ -94,6 +95,11 @@ def test_rows_with_equal_needs_are_one_replicated_job_and_learners_ask_for_gpus(
     assert [words[i + 1] for i, word in enumerate(words) if word == "--host"] == [
         f"{host}.try" for host in hosts
     ]
+    # The project is where the images have it.
+    for image in ("learner", "actor"):
+        file = (ROOT / "docker" / f"{image}.Dockerfile").read_text()
+        assert f"WORKDIR {_container(jobs[f'{image}s'])['workingDir']}\nUSER 1000" in file
+        assert jobs[f"{image}s"]["template"]["spec"]["securityContext"]["fsGroup"] == 1000
     # A shell replaces $, and Kubernetes only what is doubled.
     assert "module load 'a b'; cd $$HOME" in _container(jobs["evaluators"])["args"][2]
 
@@ -250,10 +256,10 @@ def test_pods_are_watched_for_as_long_as_processes_here():
         ({"container_image": ("a b:1",)}, "--container_image=a b:1: write the image"),
         ({"name": "my_run"}, "--tmux_sess=my_run: Kubernetes takes at most 63 small letters"),
         ({"name": "1st"}, "--tmux_sess=1st: Kubernetes takes"),
-        ({"name": "a" * 40}, "learners-hosts-0-1-abcde has more than 63"),
-        ({"namespace": "Team"}, "--namespace=Team: Kubernetes takes"),
-        ({"queue": "a.b"}, "--queue=a.b: Kubernetes takes"),
-        ({"volume_claim": "a b"}, "--volume_claim=a b: Kubernetes takes"),
+        ({"name": "a" * 40}, "learners-hosts-0-1-abcde is too long"),
+        ({"namespace": "Team"}, "--namespace=Team: names in Kubernetes have small letters"),
+        ({"queue": "a_b"}, "--queue=a_b: names in Kubernetes"),
+        ({"volume_claim": "a b"}, "--volume_claim=a b: names in Kubernetes"),
         ({"node_selector": ("gpu",)}, "--node_selector=gpu: write KEY=VALUE"),
         ({"rows": [*ROWS, Worker(9, "learner", "x")]}, "row 9: it differs from the first"),
     ],
@@ -269,12 +275,14 @@ def test_the_frontend_prints_the_objects_alone_and_takes_numbers_for_a_csv(folde
     image = "--container_image=rl:1"
     code, printed = user.ask("--emit=jobset", "--num_learners=4", "--num_actors=64", image)
     assert code == 0, printed
-    assert "note: without --volume_claim the run's folder is in the first learner's pod" in printed
+    assert "note: without --volume_claim, or --mirror, the run's folder is lost" in printed
     text = printed[printed.index("apiVersion") :]
     jobs = _jobs({("JobSet", "impala"): yaml.safe_load(text)})
     assert {name: job["completions"] for name, job in jobs.items()} == {
         **{"learners": 1, "learners-hosts": 3, "actors": 64},
     }
+    volumes = jobs["learners"]["template"]["spec"]["volumes"]
+    assert {"name": "runs", "emptyDir": {}} in volumes, "a folder that the image's user can write"
     assert "num_" not in text, "processes are not told how many there are"
     code, printed = user.ask(user.rows(), "--emit=jobset", "--num_actors=2", image)
     assert (code, "the CSV has the processes" in printed) == (2, True)
