@@ -12,11 +12,11 @@ COPY docker/install.py docker/package_sets.py docker/steps.py docker/horovod_whe
 COPY impala_mm impala_mm
 COPY nets nets
 COPY launcher launcher
-# Files that only the build needs are removed again: TensorFlow's headers alone are 290 MB, the names of
-# functions in its libraries, which only debuggers read, 250.
+# Files that only a build needs are removed again: TensorFlow's headers are 290 MB, libclang 60, and the
+# names of functions in TensorFlow's libraries, which only debuggers read, 240.
 RUN --mount=type=cache,target=/root/.cache \
     python docker/install.py --role=actor \
- && .venv/bin/python -m pip uninstall --yes uv \
+ && .venv/bin/python -m pip uninstall --yes libclang uv \
  && rm -r .venv/lib/python3.11/site-packages/tensorflow/include \
  && find .venv/lib/python3.11/site-packages/tensorflow -name '*.so*' -exec strip --strip-unneeded {} +
 

@@ -234,7 +234,8 @@ def test_the_jobs_of_an_experiment_run_on_a_node_each_and_survive_the_end_of_the
 
     def frames(number):
         path = folder / "trials" / f"{number:03d}" / "metrics.jsonl"
-        return json.loads(path.read_text().splitlines()[-1])["frames"] if path.exists() else 0
+        lines = path.read_text().splitlines() if path.exists() else []
+        return json.loads(lines[-1])["frames"] if lines else 0
 
     def states():
         found = map(json.loads, (folder / "experiment.jsonl").read_text().splitlines())
