@@ -86,10 +86,10 @@ def count_workers(request: Request) -> list[Worker]:
     if "workers_csv_path" in request.given:
         raise UserError("the CSV has the processes: leave out --num_learners and --num_actors")
     learners, actors = request.experiment.num_learners, request.experiment.num_actors
-    if actors < 1:
-        raise UserError("--num_actors: write how many, which are on hosts that are not known yet")
-    rows = [Worker(i, "learner", "") for i in range(learners)]
-    return [*rows, Worker(learners, "actor", "", count=actors)]
+    if actors < 0:
+        raise UserError("--num_actors=auto: write how many, since nobody knows the hosts yet")
+    rows = [Worker(i, "learner", "") for i in range(1, learners + 1)]
+    return [*rows, *[Worker(learners + 1, "actor", "", count=actors)] * (actors > 0)]
 
 
 def read_workers(request: Request) -> list[Worker]:
