@@ -249,6 +249,9 @@ class Joined(Torso):
     image 2 ---------------- torso --+- concat -- features
     all others ------------- MLP ----'
     choices - embedding -----'
+
+    An MLP follows if there are images and choices among many: what the words of a sentence ask for
+    depends on what is seen, and heads, which are linear, would only add the two.
     """
 
     def __init__(
@@ -283,6 +286,7 @@ class Joined(Torso):
         self._vector = rest if self._rest or self._chosen else None
         choices = [n for i in self._chosen for n in leaves[i].choices]
         self._embedding = Embedding(choices, style.mlp_sizes[0]) if choices else None
+        self._together = MLP(style) if choices and self._images else tf.identity
 
     def arrange(self, observation: Any) -> list[Any]:
         """Return the arranged images, then the vector of other parts, then the choices' rows."""
@@ -306,7 +310,7 @@ class Joined(Torso):
             others[-1] = self._embedding(others[-1])
         if self._vector:
             read.append(self._vector(others[0] if len(others) == 1 else tf.concat(others, -1)))
-        return read[0] if len(read) == 1 else tf.concat(read, -1)
+        return self._together(read[0] if len(read) == 1 else tf.concat(read, -1))
 
 
 def _flat(leaf: Any) -> tf.Tensor:

@@ -9,6 +9,7 @@ import socket
 import pytest
 from processes import ROOT, free_port
 
+from impala_mm.config.settings import Config
 from launcher.plan.request import Request, read_workers
 from launcher.plan.settings import LauncherConfig
 
@@ -28,7 +29,11 @@ def test_without_horovod_the_example_csv_is_one_learner_with_all_actors(monkeypa
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     asked = Request(LauncherConfig())
     assert [worker.job for worker in read_workers(asked)] == ["learner", "actor", "actor"]
-    assert "Horovod is not installed" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Horovod is not installed" in printed
+    assert "levels" not in printed
+    read_workers(Request(LauncherConfig(), Config(level_name="catch,memory,tmaze")))
+    assert "2 actors play 2 of the 3 levels" in capsys.readouterr().out
     named = dataclasses.replace(asked, given=["workers_csv_path"])
     assert [worker.job for worker in read_workers(named)].count("learner") == 2, (
         "a CSV that the user names is not changed"

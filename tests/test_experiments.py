@@ -3,6 +3,7 @@
 Learners and actors are stand-ins for experiment.py, but for the last test.
 """
 
+import importlib.util
 import json
 import os
 import re
@@ -96,10 +97,19 @@ def test_ctrl_c_saves_all_trials_and_the_same_command_resumes_them(cluster):
         csv,
         "--skip_check",
     )
-    first = Process(*FRONTEND, *command, **cluster.environment, TOLD="trial")
+    impatient = Process(*FRONTEND, *command, **cluster.environment, TOLD="trial")
     metrics = sweep / "trials" / "000" / "metrics.jsonl"
     until(lambda: metrics.exists() and metrics.read_text().count("\n") > 3, 60)
     (metrics.parent / "hold").touch()
+    impatient.process.send_signal(signal.SIGINT)
+    impatient.until("saving and stopping trial 0")
+    impatient.process.send_signal(signal.SIGINT)  # it does not wait, nor does the next command
+    assert impatient.wait(60) == 130, impatient.printed()
+    assert "when trials that are stopping have ended" in impatient.printed()
+    first = Process(*FRONTEND, *command, **cluster.environment, TOLD="trial")
+    first.until("trial 0 starts again")
+    rows = metrics.read_text().count("\n")
+    until(lambda: metrics.read_text().count("\n") > rows, 60)
     first.process.send_signal(signal.SIGINT)
     assert first.wait(60) == 130, first.printed()
     assert "the same command goes on" in first.printed()
@@ -132,6 +142,12 @@ def test_trials_of_a_lost_host_go_on_elsewhere(lan):
     for name in ("000", "001"):
         metrics = sweep / "trials" / name / "metrics.jsonl"
         until(lambda path=metrics: path.exists() and path.read_text().count("\n") > 3, 90)
+    lan.trust(lan.jump)
+    for name in ("sweep.toml", "workers.csv"):  # another experiment, of another frontend
+        lan.jump.path(f"/root/{name}").write_text(laptop.path(f"/root/{name}").read_text())
+    other = lan.jump.run(*FRONTEND, "--experiment=/root/sweep.toml", command[4], check=False)
+    assert other.returncode == 2
+    assert "has running trials of another experiment, /root/sweep of laptop" in other.stderr
     lan.learner2.cut()
     lan.learner2.kill_all()
     running.until(r"10\.77\.1\.12.* cannot be reached: its trials go back to the queue", 120)
@@ -153,3 +169,20 @@ def test_seeds_and_learning_rates_of_cartpole(cluster):
     ended = {row["trial"]: row["score"] for row in journal(cluster.folder / "sweep", "ended")}
     assert sorted(ended) == [0, 1, 2, 3]
     assert min(ended[2], ended[3]) > 1.5 * max(ended[0], ended[1]), "the higher rate learns"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("wandb"), reason="pip install wandb")
+def test_trials_are_one_group_of_wandb(cluster):
+    (cluster.folder / "grouped.toml").write_text(
+        'level_name = "catch"\ntotal_environment_frames = 2000\n'
+        "[axes]\nseed = [1, 2]\n[needs]\nactors = 1\n"
+    )
+    flags = (f"--experiment={cluster.folder}/grouped.toml", f"--logdir={cluster.folder}/all")
+    tracked = ("--track=wandb", "--env=WANDB_MODE=offline")
+    running = Process(*FRONTEND, *flags, *tracked, **cluster.environment)
+    assert running.wait(600) == 0, running.printed()
+    files = sorted(cluster.folder.glob("all/trials/*/wandb/offline-run-*/run-*.wandb"))
+    assert [path.parents[2].name for path in files] == ["000", "001"]
+    for path in files:  # which names a group, and neither the experiment nor its folder
+        assert b"grouped" in path.read_bytes()

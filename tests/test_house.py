@@ -39,14 +39,15 @@ ALLOWED = {
     "evaluation nets",
     "impala_mm.jobs": "config runtime environments distributed data algorithms replay transport "
     "records actor policy learner evaluation teachers",
-    "impala_mm.from_python": "config runtime environments records policy evaluation",
+    "impala_mm.from_python": "config runtime environments records policy evaluation teachers",
     # The launcher, in the same order.
     "launcher": "",
     "launcher.supervise": "",
     "launcher.plan": "supervise hosts.ssh_config impala_mm.config.environment_flags "
     "impala_mm.config.flags impala_mm.config.messages "
     "impala_mm.config.settings",
-    "launcher.emit": "supervise plan impala_mm.config.flags impala_mm.config.registry",
+    "launcher.emit": "supervise plan impala_mm.config.flags impala_mm.config.registry "
+    "impala_mm.runtime.certificates impala_mm.runtime.run_token",
     "launcher.hosts": "supervise plan impala_mm.config.messages impala_mm.runtime.timing",
     "launcher.follow": "supervise plan hosts impala_mm.config.flags impala_mm.config.messages "
     "impala_mm.runtime.certificates impala_mm.runtime.timing impala_mm.runtime.machine "

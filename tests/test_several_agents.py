@@ -15,11 +15,18 @@ def _train(logdir, level, *flags):
 
 def test_a_policy_learns_from_games_against_itself(tmp_path):
     logdir = tmp_path / "run"
-    code, output = _train(logdir, LEVEL, "--max_seconds=45", "--log_games")
+    saves = "--save_checkpoint_secs=5", "--log_games"
+    code, output = _train(logdir, LEVEL, "--max_seconds=45", *saves)
     assert code == 0, output
-    row = read_rows(logdir, "metrics.jsonl")[-1]
+    row, earlier = read_rows(logdir, "metrics.jsonl")[-1], read_rows(logdir, "games.jsonl")
     assert {"elo", "elo_past", "elo_past_best", "score/self", "score/past"} <= row.keys()
+    code, output = _train(logdir, LEVEL, "--max_seconds=60", *saves)
+    assert code == 0, output
+    resumed = next(r for r in read_rows(logdir, "metrics.jsonl") if r["frames"] > row["frames"])
+    assert abs(resumed["elo"] - row["elo"]) < abs(resumed["elo"]), "it begins at the old rating"
     games = read_rows(logdir, "games.jsonl")
+    past = {game["opponent"] for game in games[len(earlier) :]} - {"self"}
+    assert min(int(name.split()[1]) for name in past) < row["updates"], "a checkpoint of before"
     assert {game["opponent"].split()[0] for game in games} == {"self", "past"}
     assert {game["score"] for game in games} == {0, 0.5, 1}
     code, output = run(
@@ -47,17 +54,21 @@ def test_opponents_that_need_the_network_are_refused_without_it(tmp_path):
     assert "score/random" in row
 
 
+_TURNS = "--env_wrappers=pettingzoo.utils:parallel_to_aec", "--opponents=self:0.5,past:0.4,random:1"
+
+
 @pytest.mark.parametrize(
-    ("package", "level"),
+    ("package", "level", "more"),
     [
-        ("mpe2", "mpe2.simple_spread_v3:parallel_env"),
-        ("pettingzoo", "pettingzoo.classic.tictactoe_v3:env"),
+        ("mpe2", "mpe2.simple_spread_v3:parallel_env", ()),
+        ("pettingzoo", "pettingzoo.classic.tictactoe_v3:env", ()),
+        ("pettingzoo", "pettingzoo.classic.rps_v2:parallel_env", _TURNS),
     ],
 )
-def test_environments_of_pettingzoo_play(package, level, tmp_path):
+def test_environments_of_pettingzoo_play(package, level, more, tmp_path):
     pytest.importorskip(package)
     flags = "--num_envs=2", "--num_actors=1", "--max_seconds=10", "--check_env_secs=20"
-    code, output = _train(tmp_path / "run", level, *flags)
+    code, output = _train(tmp_path / "run", level, *flags, *more)
     assert code == 0, output
     assert "warning" not in output
     row = read_rows(tmp_path / "run", "metrics.jsonl")[-1]

@@ -9,7 +9,7 @@ import os
 from typing import Any, NamedTuple
 
 from impala_mm.config import flags, replay_mix
-from impala_mm.config.flags import AUTO, FlagInfo
+from impala_mm.config.flags import AUTO
 from impala_mm.config.settings import Config
 
 _LARGE_OBSERVATION = 1000  # numbers in an observation, from which on it counts as large
@@ -208,7 +208,7 @@ def for_task(config: Config, environment: Any, recorded: dict[str, Any] | None =
     if environment.actions.has_box:
         # With the values that suit choices, IMPALA does not learn such tasks.
         details = flags.infos(config)
-        chosen |= {name: details[name].with_box for name in former if has_box_value(details[name])}
+        chosen |= {n: details[n].with_box for n in former if details[n].with_box is not None}
         # Two networks for large observations would double what most of the time goes to.
         chosen["separate_networks"] = not is_large(environment.observation)
     if recorded is not None:
@@ -254,15 +254,9 @@ def task_flags(config: Config) -> dict[str, Any]:
     return {name: getattr(config, name) for name in _following(type(config))}
 
 
-def has_box_value(details: FlagInfo) -> bool:
-    """Return whether `auto` of a flag depends on whether an action contains numbers (Box)."""
-    return details.with_box is not None
-
-
 def _following(kind: type[Config]) -> list[str]:
     """Return the flags whose `auto` depends on the environment."""
-    details = flags.infos(kind)
-    return [name for name in details if has_box_value(details[name]) or details[name].of_games]
+    return [name for name, details in flags.infos(kind).items() if details.follows_environment]
 
 
 def former_defaults(kind: type[Config]) -> dict[str, Any]:

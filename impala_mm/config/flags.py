@@ -152,6 +152,11 @@ class FlagInfo:
     for_dashboard: bool = False  # whether commands that a dashboard starts get it, if it was given
     no_slurm: str = ""  # why a Slurm job has no use for it
 
+    @property
+    def follows_environment(self) -> bool:
+        """Whether `auto` depends on the environment: a run keeps what it stood for at its start."""
+        return self.with_box is not None or self.of_games
+
 
 def _field_maker(make: Callable[Of, FlagInfo]) -> Callable[Concatenate[Any, Of], Any]:
     def flag(default: Any, *args: Of.args, **kwargs: Of.kwargs) -> Any:

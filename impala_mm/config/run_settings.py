@@ -59,6 +59,13 @@ class RunSettings:
         short="folder of the run; a run that it holds is resumed",
         text="Folder of the run: settings, metrics, checkpoints and logs. If it holds a run, that "
              "run is resumed. Unset: a new folder, runs/<level>-<algorithm>-<time>.")
+    mirror: str = flag(
+        "", group="Run", own=True, scope="process",
+        short="copy of that folder in object storage, such as s3://bucket/run",
+        text="Copy of the run's folder: a folder of its own on any file system that the package "
+             "fsspec reads, such as s3://bucket/run, which needs the package s3fs. Learner 0 "
+             "writes to it every 20 s. A start whose logdir has an older state of the run, or "
+             "nothing, downloads it first. (mirror_logdir copies from hosts to the frontend.)")
     mode: str = flag(
         "train", group="Run", choices=_MODES, scope="start",
         short="train, train_from, reincarnate, test, record, export, ...",

@@ -226,9 +226,11 @@ def record(config: Any, before: Any, base: type) -> dict[str, str]:
 def show(config: Any, base: type, sources: dict[str, str]) -> str:
     """Return the settings as TOML for --config; `sources` says where those that are given are from.
 
-    What a file may not set is left out, and the preset, whose values are all there.
+    What a file may not set is left out, and the preset, whose values are all there. A run that
+    would be resumed in --logdir keeps what it has recorded for `auto`.
     """
     lines, group = [], ""
+    recorded = _recorded_in(getattr(config, "logdir", ""))
     for f in dataclasses.fields(config):
         if flags.info(f).scope == "command" or f.name == "preset":
             continue
@@ -236,13 +238,24 @@ def show(config: Any, base: type, sources: dict[str, str]) -> str:
             group = flags.info(f).group
             lines += ["", f"# {group}"]
         value = getattr(config, f.name)
+        source = sources.get(f.name) or _default(f, config, base)
+        is_auto = flags.info(f).follows_environment and value in (flags.AUTO, "auto")
+        if is_auto and f.name in recorded:
+            value, source = recorded[f.name], f"kept from the run in {config.logdir}"
         if flags.info(f).auto and value == flags.AUTO:
             value = "auto"
-        source = sources.get(f.name) or _default(f, config, base)
         is_unset = flags.info(f).own and f.name not in sources  # a process's own choice
         line = f"{'# ' * is_unset}{f.name} = {to_toml(value)}"
         lines.append(f"{line:40}  # {source}")
     return "\n".join(lines[1:])
+
+
+def _recorded_in(logdir: str) -> dict[str, Any]:
+    """Return the flags that the run in a folder has recorded; empty if there is none."""
+    try:
+        return dict(json.loads(Path(logdir, "settings.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def _default(f: dataclasses.Field, config: Any, base: type) -> str:

@@ -61,6 +61,7 @@ class Suite:
 
         `level` is what follows the suite's name and a colon. The maker is called with the arguments
         in --env_kwargs, and with render_mode="rgb_array" for pictures, if it takes a render_mode.
+        If it takes num_envs, it makes a vector of so many environments (see `vectors`).
         """
         return None
 

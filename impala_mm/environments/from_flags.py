@@ -68,9 +68,11 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
                 f"leave it out"
             )
         if config.opponents != OPPONENTS and specs[name].seats == 1:
+            turns = "--env_wrappers=pettingzoo.utils:parallel_to_aec lets them take turns"
             flags.refuse(
                 f"--opponents={config.opponents}: the agents of {name} do not take turns, so that "
-                f"nobody plays against them: leave it out"
+                f"nobody plays against them: "
+                f"{turns if specs[name].agents > 1 else 'leave it out'}"
             )
     (first, one), *others = specs.items()
     for name, other in others:

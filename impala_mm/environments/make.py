@@ -29,6 +29,7 @@ def find_level(level_name: str, **options: Any) -> Level:
     are ids of gymnasium or classic gym, or name a module: see `gym_suites`.
     """
     from impala_mm.environments.levels import MadeLevel  # noqa: PLC0415 - it loads gymnasium
+    from impala_mm.environments.vectors import VectorLevel, makes_vectors  # noqa: PLC0415
 
     chosen = Options(**options)
     prefix, _, rest = level_name.partition(":")
@@ -40,7 +41,8 @@ def find_level(level_name: str, **options: Any) -> Level:
         if own := suite.find(level, level_name, chosen):
             break
         if maker := suite.maker(level):
-            own = MadeLevel(
+            kind = VectorLevel if makes_vectors(maker) else MadeLevel
+            own = kind(
                 level_name,
                 maker,
                 chosen,

@@ -19,15 +19,17 @@ import contextlib
 import functools
 import inspect
 import math
+import multiprocessing.connection
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
 
 from impala_mm.config.messages import join_lines
 from impala_mm.environments import masks, nests
-from impala_mm.environments.faults import FAILURES, make_fault
+from impala_mm.environments.faults import FAILURES, describe_end, make_fault
 from impala_mm.environments.gym_adapter import find_method
 from impala_mm.environments.gym_vector import NOT_FINITE, RENDER_FPS, blank_step, picture_of
 from impala_mm.environments.levels import MadeLevel
@@ -139,11 +141,16 @@ class OpenVector:
         self.metadata = getattr(vector, "metadata", None) or {}
         self.render_mode = getattr(vector, "render_mode", None)
         self.mode = _stated_mode(vector)
+        self._processes: list[Any] = []
+        if isinstance(self.unwrapped, AsyncVectorEnv):
+            self._processes = self.unwrapped.processes
         # Whether those that ended may be reset alone, before or after a step.
         self.resets_some = self.mode is _DISABLED or (
             self.mode is SAME and isinstance(self.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         )
         self.copied = ""  # the type of the observations that are no NumPy arrays
+        self._methods: dict[str, Any] = {}  # by name, see `get_wrapper_attr`
+        self._copy: Any = None  # of an environment of other processes
 
     @property
     def note(self) -> str:
@@ -160,23 +167,32 @@ class OpenVector:
         return "; it ".join(notes)
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """Return an attribute of the vector, or of its first environment, as masks and goals are.
+        """Return a method of the vector, or of its first environment, as masks and goals are.
 
         Masks of its environments come from all of them.
         """
+        if name not in self._methods:
+            self._methods[name] = self._find(name)
+        if self._methods[name] is None:
+            raise AttributeError(name)
+        return self._methods[name]
+
+    def _find(self, name: str) -> Any:
         for each in (self.vector, self.unwrapped):
             if hasattr(each, name):
                 return getattr(each, name)
-        if name == masks.METHOD and isinstance(self.unwrapped, AsyncVectorEnv):
-            # A process that is asked for a method that it lacks ends: another environment tells.
-            one = self.unwrapped.env_fns[0]()
-            method = find_method(one, name)
-            one.close()
-        else:
-            method = find_method(next(iter(getattr(self.unwrapped, "envs", ())), None), name)
-        if method is None:
-            raise AttributeError(name)
-        return (lambda: list(self.unwrapped.call(name))) if name == masks.METHOD else method
+        one = next(iter(getattr(self.unwrapped, "envs", ())), None)
+        if isinstance(self.unwrapped, AsyncVectorEnv):
+            # A process that is asked for a method that it lacks ends.
+            if not all(self.unwrapped.call("has_wrapper_attr", name)):
+                return None
+            if name != masks.METHOD:  # goals are judged one by one, in this process
+                one = self._copy = self._copy or self.unwrapped.env_fns[0]()
+        elif not find_method(one, name):
+            return None
+        if name == masks.METHOD:
+            return lambda: list(self.unwrapped.call(name))
+        return find_method(one, name)
 
     def reset(
         self, *, seed: int | None = None, only: np.ndarray | None = None
@@ -197,9 +213,29 @@ class OpenVector:
         pictures = self.vector.render()
         return None if pictures is None or not len(pictures) else pictures[0]
 
+    def reason_of(self, error: BaseException) -> BaseException:
+        """Return an error of the vector, or one that says which of its processes was killed."""
+        if not isinstance(error, EOFError | OSError):
+            return error
+        ended = multiprocessing.connection.wait([each.sentinel for each in self._processes], 1)
+        for i, process in enumerate(self._processes):
+            if process.sentinel in ended:
+                process.join()
+                return RuntimeError(f"process {i} of the vector {describe_end(process.exitcode)}")
+        return error
+
     def close(self) -> None:
         """Close the vector."""
-        self.vector.close()
+        if any(process.exitcode for process in self._processes):
+            # gymnasium would wait for ever for an answer of the others that it has had already.
+            for process in self._processes:
+                process.kill()
+            self.unwrapped._state = AsyncState.DEFAULT
+            self.vector.close(terminate=True)
+        else:
+            self.vector.close()
+        if self._copy:
+            self._copy.close()
 
     def _in_numpy(self, observation: Any) -> Any:
         if observation.__class__ is np.ndarray:
@@ -314,7 +350,7 @@ class VectorEnvironments:
         except FAILURES as error:
             named = f"all {self._size} environments of {self.spec.level_name}"
             called = vector.vector, "step" if arguments else "reset"
-            self.faults.append(make_fault(named, error, called=called))
+            self.faults.append(make_fault(named, vector.reason_of(error), called=called))
             self.close()
             return self._blank()
         return self._now

@@ -65,13 +65,17 @@ def evaluate(
     policy = load_policy(logdir, best, level_name, seed=seed, **options)
     from impala_mm.environments.types import BadLevel  # noqa: PLC0415
     from impala_mm.evaluation.games import evaluate_level  # noqa: PLC0415
+    from impala_mm.teachers.opponents import load_player  # noqa: PLC0415
 
     if len(policy.levels) > 1:
         raise BadLevel(f"{logdir} was trained on {' and '.join(policy.levels)}: name one")
     idle = options.get("no_reward_steps")
     level = next(iter(policy.levels))
     with flags.refusals_raised(), _environments_that_can_be_made():
-        return evaluate_level(policy, level, num_episodes, num_envs, deterministic, seed, idle)
+        return evaluate_level(
+            *(policy, level, num_episodes, num_envs, deterministic, seed, idle),
+            load_opponent=load_player,
+        )
 
 
 @contextlib.contextmanager

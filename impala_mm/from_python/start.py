@@ -172,11 +172,10 @@ def _name(level: Any) -> str:
     """Return a level's id, or the name of what makes it."""
     if isinstance(level, str) and level:
         return level
-    vector = getattr(sys.modules.get("gymnasium.vector"), "VectorEnv", object())
-    if hasattr(level, "num_envs") or (isinstance(level, type) and vector in level.__mro__):
+    if hasattr(level, "num_envs") and not callable(level):
         raise BadEnvironment(
             f"{level!r} is a vector of environments, and each actor makes its own of num_envs: "
-            f"give the id, class or function of a single environment"
+            f"give the class or function that makes it, with a parameter num_envs"
         )
     if not callable(level):
         raise BadEnvironment(

@@ -19,7 +19,7 @@ from impala_mm.records import checkpoint, tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import heartbeat, lifecycle, ports, run_token, starter
-from impala_mm.runtime.log import BoundedLog, ProcessLogger, Say
+from impala_mm.runtime.log import ProcessLogger, Say
 from impala_mm.runtime.starter import process_rank, widen_core_binding
 from impala_mm.runtime.timing import format_duration
 from impala_mm.transport.front import CONNECTIONS
@@ -73,8 +73,6 @@ def run(config: Config) -> NoReturn:
     if freed:
         say(freed)
     folder = RunFolder(config) if here.rank == 0 else None  # the other learners write nothing
-    if folder:
-        say.log = BoundedLog(folder.path / "learner.log", config.log_max_mb)
     outputs = make_outputs(config, folder, say)
     try:
         code = _train(config, agreement, held, folder, began, outputs, ending)
@@ -82,8 +80,7 @@ def run(config: Config) -> NoReturn:
         _report_crash(error, config, folder, outputs)
         code = 1
     finally:
-        if outputs.tracked:
-            outputs.tracked.end()
+        outputs.end()
     if code == 1 and here.rank:
         time.sleep(_LAST_WORDS_SECONDS)
     lifecycle.exit_now(code)
@@ -151,7 +148,7 @@ def _train(
     ending: list[int],
 ) -> int:
     """Train until the run or the user ends it; return the exit code."""
-    say, event_hook, _ = outputs
+    say, event_hook = outputs.say, outputs.event_hook
     if folder:
         say(f"writes to {folder.path}; {_tensorboard_hint(folder.path)}")
         heartbeat.report_learner_hosts(agreement.addresses)
@@ -289,7 +286,7 @@ def refuse_missing_checkpoint(config: Config) -> None:
 
     A run that has started before does not read --checkpoint again.
     """
-    if config.mode != "train_from":
+    if config.mode != "train_from" or config.mirror:  # which may hold the run
         return
     has_started = config.logdir and checkpoint.all_in(Path(config.logdir) / "checkpoints")
     if not has_started and (why := checkpoint.why_missing(checkpoint.resolve(config.checkpoint))):

@@ -215,6 +215,7 @@ class Checkpointing:
             milestone=frames // self._tenth > self._newest.frames // self._tenth,
             own_states=snapshot.own_states,
             offline_updates=snapshot.offline_updates,
+            ratings=self._status.aggregator.ratings.saved(),
         )
 
 

@@ -125,7 +125,7 @@ class MetricsAggregator:
         # (raw return, steps, whether of the quarter of environments with the largest numbers)
         self._games: deque[tuple[float, float, bool]] = deque(maxlen=_GAMES)
         self._shaped: deque[float] = deque(maxlen=_GAMES)
-        self._ratings = OpponentRatings(opponents)
+        self.ratings = OpponentRatings(opponents)
         self._kept: list[dict[str, Any]] | None = [] if keeps_games else None
         self._readings = [_empty_reading() for _ in range(learners)]  # since the last row
         self._steps = [0] * learners  # trained on by each learner since this process started
@@ -159,9 +159,9 @@ class MetricsAggregator:
                         last = episode.environment >= 0.75 * (reported.environments - 1)
                         self._games.append((episode.episode_return, episode.length, last))
                         self._returns[reported.level].append(episode.episode_return)
-                        self._ratings.add(episode.opponent, episode.score)
+                        self.ratings.add(episode.opponent, episode.score)
                         if self._kept is not None:
-                            against = self._ratings.describe(episode.opponent, episode.score)
+                            against = self.ratings.describe(episode.opponent, episode.score)
                             self._kept.append(reported.describe(episode) | against)
                     else:
                         self._shaped.append(episode.episode_return)
@@ -220,7 +220,7 @@ class MetricsAggregator:
                 readings = empty
             else:
                 self._readings, self._readings_began_at = empty, now
-            row |= self._by_level() | self._ratings.row() | _averages(readings, seconds)
+            row |= self._by_level() | self.ratings.row() | _averages(readings, seconds)
             if len(readings) > 1:
                 for rank, part in enumerate(readings):
                     named = _averages([part], seconds) | {"steps": self._steps[rank]}

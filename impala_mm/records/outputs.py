@@ -1,4 +1,4 @@
-"""The outputs of a run besides its folder: the terminal, the command of --on_event, and --track.
+"""The outputs of a run besides its folder: terminal, command of --on_event, --track, --mirror.
 
     IMPALA_MM_EVENT=save|stall|nan|end  IMPALA_MM_LOGDIR=...  IMPALA_MM_MESSAGE="..."  COMMAND
 
@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from impala_mm.config.settings import Config
 from impala_mm.records import tracking
+from impala_mm.records.mirror import Mirror
 from impala_mm.records.run_folder import RunFolder
-from impala_mm.runtime.log import ProcessLogger, Say
+from impala_mm.runtime.log import BoundedLog, ProcessLogger, Say
 
 _MAX_RUNNING = 8  # calls at once, so that commands that hang do not accumulate
 
@@ -89,6 +90,7 @@ class RunOutputs(NamedTuple):
     say: ProcessLogger
     event_hook: EventHook
     tracked: tracking.Tracking | None
+    mirror: Mirror | None = None
 
     def move(self, logdir: Path) -> None:
         """Write what goes to the run's folder to another one from now on."""
@@ -96,15 +98,29 @@ class RunOutputs(NamedTuple):
         if self.say.log:
             self.say.log.move(logdir)
 
+    def end(self) -> None:
+        """Wait for what has to be sent to others, for a while."""
+        if self.tracked:
+            self.tracked.end()
+        if self.mirror:
+            self.mirror.end()
+
 
 def make_outputs(config: Config, folder: RunFolder | None, say: ProcessLogger) -> RunOutputs:
-    """Return a learner's outputs; without a folder, which only rank 0 has, just the terminal."""
+    """Return a learner's outputs; without a folder, which only rank 0 has, just the terminal.
+
+    A run that is in the mirror of --mirror is downloaded to the folder first.
+    """
     if not folder:
         return RunOutputs(say, EventHook("", Path(), say), None)
-    events = EventHook(config.on_event, folder.path, say)
-    if not config.track:
-        return RunOutputs(say, events, None)
-    tags = [tag.strip() for tag in config.track_tags.split(",") if tag.strip()]
-    run = tracking.TrackedRun(folder.path, dataclasses.asdict(config), tags)
-    tracker = tracking.make_tracker(config.track)
-    return RunOutputs(say, events, tracking.Tracking(config.track, tracker, run, say))
+    mirror = Mirror(config.mirror, folder.path, say) if config.mirror else None
+    if mirror:
+        mirror.begin()
+    say.log = BoundedLog(folder.path / "learner.log", config.log_max_mb)
+    tracked = None
+    if config.track:
+        tags = [tag.strip() for tag in config.track_tags.split(",") if tag.strip()]
+        run = tracking.TrackedRun(folder.path, dataclasses.asdict(config), tags)
+        tracker = tracking.make_tracker(config.track)
+        tracked = tracking.Tracking(config.track, tracker, run, say)
+    return RunOutputs(say, EventHook(config.on_event, folder.path, say), tracked, mirror)

@@ -5,7 +5,7 @@ ratings are those of the whole run: all actors' past policies are known by their
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -30,6 +30,16 @@ class OpponentRatings:
         self._newest = 0.0
         self._past: dict[int, float] = {}  # by version
         self._fixed = RANDOM if RANDOM in names else None
+
+    def saved(self) -> dict[str, float]:
+        """Return the ratings for a checkpoint: the newest policy's, and past ones' by version."""
+        past = {str(version): rating for version, rating in self._past.items()}
+        return {"newest": self._newest} | past if past or self._newest else {}
+
+    def restore(self, saved: Mapping[str, float]) -> None:
+        """Continue with what `saved` returned."""
+        self._newest = saved.get("newest", 0.0)
+        self._past = {int(v): rating for v, rating in saved.items() if v.isdigit()}
 
     def add(self, number: int, score: float) -> None:
         """Add a game against the opponent of this number; none changes nothing."""

@@ -147,7 +147,7 @@ def check_disk(host: CheckedHost) -> Iterable[Finding]:
 @check("GPUs", Scope.HOSTS)
 def check_gpus(host: CheckedHost) -> Iterable[Finding]:
     """Check that the GPUs in the column cuda_visible_devices exist."""
-    requested = {gpu for process in host.processes for gpu in process.worker.gpus}
+    requested = {gpu for process in host.processes for gpu in process.worker.gpu_names}
     code, printed = host.run_program(
         ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
     )

@@ -5,6 +5,7 @@ raised as `UserError`, whose message is printed without a traceback.
 """
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable
 
@@ -12,13 +13,20 @@ from impala_mm.config.user_sources import TooManyFiles
 from impala_mm.runtime.certificates import CannotMake
 from launcher.commands import apply, manage
 from launcher.commands.launch import launch
-from launcher.emit import EMITTERS
-from launcher.experiments.run import run_experiment
+from launcher.emit import EMITTERS, slurm
+from launcher.experiments.run import begin_array, run_experiment
 from launcher.follow import follow, names, remembered
 from launcher.follow.console import say
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
-from launcher.plan import process_plan
-from launcher.plan.request import Request, UserError, check_flags, read_workers
+from launcher.plan import hosts_from, process_plan
+from launcher.plan.request import (
+    NUMBERS,
+    Request,
+    UserError,
+    check_flags,
+    count_workers,
+    read_workers,
+)
 from launcher.plan.workers_csv import BadCsv
 from launcher.supervise import tmux
 from launcher.supervise.run_registry import (
@@ -37,11 +45,43 @@ def emit_script(run: Run, request: Request) -> int:
         raise UserError(f"--emit={config.emit}: {EMITTERS.unknown(config.emit)}")
     with contextlib.redirect_stdout(sys.stderr):
         check_flags(request)
-        text, notes = EMITTERS[config.emit](run.name, read_workers(request), request)
+        emit = _emit_array if config.experiment else _emit_run
+        text, notes = emit(run.name, request)
         for note in notes:
             say(f"note: {note}")
     print(text, end="")
     return 0
+
+
+def _emit_run(name: str, request: Request) -> tuple[str, list[str]]:
+    """Return the file for one run, and notes."""
+    config = request.launcher
+    is_counted = any(name in request.given for name in NUMBERS)
+    workers = count_workers(request) if is_counted else read_workers(request)
+    given = [name for name in request.given if name not in NUMBERS]
+    request = dataclasses.replace(request, given=given)
+    if any(row.ssh_password for row in workers):
+        raise UserError(
+            f"{config.workers_csv_path} has passwords, which --emit={config.emit} has no use "
+            f"for: give it a CSV without the column ssh_password"
+        )
+    return EMITTERS[config.emit](name, workers, request)
+
+
+def _emit_array(_: str, request: Request) -> tuple[str, list[str]]:
+    """Return the script of a Slurm array whose jobs are the trials of an experiment, and notes."""
+    if request.launcher.emit != "slurm":
+        raise UserError(
+            f"--emit={request.launcher.emit} is about one run; slurm takes --experiment"
+        )
+    experiment, rows, numbers = begin_array(request)
+    if not numbers:
+        raise UserError(f"{experiment.folder}: all trials have ended")
+    needs = experiment.needs
+    trials = slurm.Trials(
+        str(experiment.folder), numbers, experiment.at_once, needs.cores, needs.gpus
+    )
+    return slurm.emit(experiment.folder.name, rows, request, trials)
 
 
 # By the flag that asks for it; without one of them a run is started.
@@ -70,12 +110,15 @@ def main(request: Request) -> int:
     if len(asked) > 1 and asked != ["status", "json"]:
         raise UserError(f"--{asked[0]} and --{asked[1]} are two commands: give one of them")
     act = COMMANDS[asked[0]] if asked else launch
-    if config.experiment and act is not launch:
+    if config.experiment and act not in (launch, emit_script):
         raise UserError(
             f"--{asked[0]} is about one run: give --tmux_sess=NAME of a trial, without --experiment"
         )
     try:
-        if config.experiment:
+        if config.hosts_from and hosts_from.rank():
+            hosts_from.wait_for_the_first()
+            return 0
+        if config.experiment and act is launch:
             return run_experiment(request)
         run = Run(config.tmux_sess)
         if act not in (launch, emit_script):

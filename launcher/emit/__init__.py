@@ -13,5 +13,11 @@ from launcher.plan.workers_csv import Worker
 # From the run's name, its rows and the request: the text, and notes on what it leaves out.
 Emitter = Callable[[str, Sequence[Worker], Request], tuple[str, list[str]]]
 EMITTERS: Registry[Emitter] = Registry(
-    "launcher to emit for", {"slurm": "launcher.emit.slurm:emit"}
+    "launcher to emit for",
+    {
+        "slurm": "launcher.emit.slurm:emit",
+        "jobset": "launcher.emit.jobset:emit_jobset",
+        "mpijob": "launcher.emit.mpijob:emit",
+        "trainjob": "launcher.emit.jobset:emit_trainjob",
+    },
 )

@@ -80,6 +80,7 @@ class Experiment:
     seed: int = 0  # of the search
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the search's own
     needs: Needs = dataclasses.field(default_factory=Needs)
+    typed: Sequence[str] = ()  # the flags of `base` that the command line gives
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -88,6 +89,13 @@ class Experiment:
         search = {"kind": self.kind, "seed": self.seed, **self.options}
         found = self.base | axes | {f"search.{name}": value for name, value in search.items()}
         return json.loads(json.dumps(found))
+
+    @property
+    def most(self) -> int:
+        """The number of trials that it has at the end; 0: unknown."""
+        values = [len(axis.values) for axis in self.axes.values()]
+        sizes = [self.trials, math.prod(values) if self.kind == "grid" else 0]
+        return min(filter(None, sizes), default=0)
 
     def check(self, values: Values) -> Config:
         """Return a trial's settings. Raises UserError if the command line would refuse them."""
@@ -126,7 +134,8 @@ def read(request: Request, kinds: Mapping[str, Mapping[str, Any]]) -> Experiment
     table = tomllib.loads(Path(path).read_text(encoding="utf-8"))  # the command line has read it
     config = request.experiment
     origins = json.loads(config.origins or "{}")
-    shared = [*origins.get(path, ()), *origins.get(setting_files.COMMAND_LINE, ())]
+    typed = origins.get(setting_files.COMMAND_LINE, ())
+    shared = [*origins.get(path, ()), *typed]
     base = {n: getattr(config, n) for n in shared if hasattr(config, n) and n != "logdir"}
     axes = {name: _read_axis(f"{path}: [axes]", name, v) for name, v in _table(table, path, "axes")}
     if both := [name for name in axes if name in base]:
@@ -139,6 +148,8 @@ def read(request: Request, kinds: Mapping[str, Mapping[str, Any]]) -> Experiment
     common = {"trials": 0, "at_once": 0, "seed": 0}
     known = _typed(f"{path}: [search]", search, common | dict(kinds[kind]))
     wants = _typed(f"{path}: [needs]", needs, dataclasses.asdict(Needs()))
+    if not axes:
+        raise UserError(f"{path}: [axes] has no flag: name at least one, in which trials differ")
     if wants["learners"] < 1:
         raise UserError(f"{path}: [needs]: learners = {wants['learners']}: a trial needs one")
     folder = Path(config.logdir or f"runs/{Path(path).stem}")
@@ -151,6 +162,7 @@ def read(request: Request, kinds: Mapping[str, Mapping[str, Any]]) -> Experiment
         **{name: known.pop(name) for name in common},
         options=known,
         needs=Needs(**wants),
+        typed=typed,
     )
     _check_axes(experiment)
     return experiment
@@ -162,11 +174,13 @@ def _check_axes(experiment: Experiment) -> None:
         if name in LauncherConfig.NOT_TAKEN or name == "logdir":
             why = LauncherConfig.NOT_TAKEN.get(name, "each trial has its own")
             raise UserError(f"{experiment.path}: [axes]: {name} can be no axis: {why}")
+        if name in flags.infos(LauncherConfig):
+            raise UserError(f"{experiment.path}: [axes]: {name} can be no axis: no learner has it")
         if name == "preset" and axis.kind != "choices":
             raise UserError(f"{experiment.path}: [axes]: preset is a list of names")
     rest = {name: axis.values[0] for name, axis in experiment.axes.items()}
     for name, axis in experiment.axes.items():
-        for value in axis.values:
+        for value in [*axis.values, axis.draw(random.Random(0))]:  # such as a number with a point
             experiment.check(rest | {name: value})
 
 
@@ -199,6 +213,8 @@ def _read_axis(where: str, name: str, given: Any) -> Axis:
                 setting_files.to_text(value)
             except ValueError as error:
                 raise UserError(f"{where}: {name} = {value}: {error}") from None
+            if values.count(value) > 1:
+                raise UserError(f"{where}: {name} has {value} twice: remove one")
         return Axis(kind, values)
     numbers = (int,) if kind == "integers" else (int, float)
     are_numbers = all(isinstance(v, numbers) and not isinstance(v, bool) for v in values)
@@ -218,10 +234,9 @@ def _typed(where: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) ->
         default = defaults[name]
         is_number = isinstance(default, float) and type(value) is int
         if type(value) is not type(default) and not is_number:
-            kind = {int: "a whole number", str: "a text", float: "a number"}
-            needed = kind.get(type(default), f"like {default!r}")
-            raise UserError(f"{where}: {name} = {value!r}: it needs {needed}")
-        if type(value) is int and value < 0:
+            kind = {int: "a whole number", str: "a text", float: "a number", list: "a list"}
+            raise UserError(f"{where}: {name} = {value!r}: it needs {kind[type(default)]}")
+        if type(value) in (int, float) and not value >= 0:
             raise UserError(f"{where}: {name} = {value}: it must be at least 0")
     return dict(defaults) | dict(given)
 

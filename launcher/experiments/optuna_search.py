@@ -51,6 +51,11 @@ class TPE(Search):
             )
         if not experiment.trials or not options["reports"]:
             raise UserError(f"{path}: [search]: tpe needs trials = N, and reports of at least 1")
+        if options["pruner"] != "none" and options["warmup"] >= options["reports"]:
+            raise UserError(
+                f"{path}: [search]: warmup = {options['warmup']}: it must be below reports, which "
+                f"are {options['reports']}"
+            )
         try:
             import optuna  # noqa: PLC0415
         except ImportError:

@@ -111,7 +111,7 @@ class Pool:
 
     def _learners(self, rows: Sequence[Worker]) -> list[Worker]:
         """Return the rows of learners that have the GPUs that a trial needs."""
-        return [r for r in rows if r.job == "learner" and len(r.gpus) >= self._needs.gpus]
+        return [r for r in rows if r.job == "learner" and len(r.gpu_names) >= self._needs.gpus]
 
 
 def _place(row: Worker) -> Worker:

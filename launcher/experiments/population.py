@@ -236,6 +236,9 @@ def _refuse_wrong(experiment: Experiment, config: Any) -> None:
         raise UserError(f"{where}resample = {options['resample']}: it is a probability")
     if not factors or not all(is_number(factor) and factor > 0 for factor in factors):
         raise UserError(f"{where}factors = {factors}: they are numbers above 0, such as [0.8, 1.2]")
+    total = config.total_environment_frames
+    if options["exchange_frames"] >= total:
+        raise UserError(f"{where}exchange_frames must be below total_environment_frames, {total:g}")
     known = flags.infos(config)
     for name in experiment.axes:
         if name in ("algorithm", "level_name", "total_environment_frames") or (

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence, Set
@@ -20,23 +21,24 @@ from launcher.experiments.file import Experiment, describe
 from launcher.experiments.journal import FINAL, Journal
 from launcher.experiments.pool import Pool
 from launcher.experiments.search import PAUSE, PRUNE, SEARCHES, Search
-from launcher.experiments.trial import ROWS, Trial
+from launcher.experiments.trial import ROWS, Trial, is_trial
 from launcher.follow import connect
 from launcher.follow.console import say
 from launcher.hosts.hosts import Hosts, find_targets, host_id_of
 from launcher.plan import workers_csv
-from launcher.plan.request import Request, UserError, check_flags
+from launcher.plan.request import Request, UserError, check_flags, read_workers
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import file_lock
-from launcher.supervise.run_registry import check_runs_folder, runs_folder
+from launcher.supervise.run_registry import check_runs_folder, is_same_folder, runs_folder
 from launcher.supervise.task import FINAL_STATES
 
 _LOOK_SECONDS = 1.0
 _RETRY_SECONDS = 60.0  # seconds between two attempts to reach a host that was lost
 _LOST_STOP_SECONDS = 5  # for which a stop waits for a host that was lost
 # Flags that each trial gets from the experiment, or that say what is done with the experiment.
-_OWN_FLAGS = ("experiment", "workers_csv_path", "tmux_sess", "dry_run", "restart_learners")
+_OWN_FLAGS = "experiment workers_csv_path hosts_from tmux_sess dry_run restart_learners".split()
 _NOT_WITH_MANY = {
+    "tmux_sess": "each trial has a name of its own, from --logdir",
     "check": "give the CSV without it",
     "detach": "its trials keep running if this command is ended by SIGTERM, and it resumes them",
 }
@@ -47,12 +49,10 @@ def run_experiment(request: Request) -> int:
     """Run the experiment of --experiment to its end, and return the exit code."""
     check_flags(request)
     for name, instead in _NOT_WITH_MANY.items():
-        if getattr(request.launcher, name):
+        if name in request.given and getattr(request.launcher, name):
             raise UserError(f"--{name} is about one run, and not for --experiment: {instead}")
-    experiment = file.read(request, {name: SEARCHES[name].OPTIONS for name in SEARCHES.names})
-    written = Journal(experiment.folder)
-    written.refuse_changes(experiment)
-    chosen = SEARCHES[experiment.kind](experiment, experiment.folder, written.asked)
+    experiment = _read_file(request)
+    written, chosen = _read_journal(experiment)
     rows = _read_rows(request, experiment, chosen.together)
     places = Pool(rows, experiment.needs)
     if not chosen.together:  # such trials share the cores that there are
@@ -65,6 +65,52 @@ def run_experiment(request: Request) -> int:
     check_runs_folder()
     with _locks(experiment, places.host_ids):
         return Controller(request, experiment, rows, places, chosen, written).run()
+
+
+def _read_file(request: Request) -> Experiment:
+    experiment = file.read(request, {name: SEARCHES[name].OPTIONS for name in SEARCHES.names})
+    if (experiment.folder / "starts.jsonl").exists():
+        raise UserError(f"--logdir={experiment.folder} is the folder of a run: give another one")
+    return experiment
+
+
+def _read_journal(experiment: Experiment) -> tuple[Journal, Search]:
+    """Return the journal and the search, which knows the trials so far."""
+    written = Journal(experiment.folder)
+    written.refuse_changes(experiment)
+    return written, SEARCHES[experiment.kind](experiment, experiment.folder, written.asked)
+
+
+def begin_array(request: Request) -> tuple[Experiment, list[Worker], list[int]]:
+    """Write the settings of all trials that have not ended, for jobs that Slurm starts.
+
+    Return the experiment, the rows of one trial and the trials' numbers.
+    """
+    experiment = _read_file(request)
+    with _locks(experiment, []):
+        written, chosen = _read_journal(experiment)
+        if not chosen.CHOOSES_AHEAD:
+            raise UserError(
+                f"{experiment.path}: kind = {experiment.kind!r} chooses values by the returns of "
+                f"earlier trials, and a Slurm array has all of them at once: use grid or random"
+            )
+        rows = pool.rows_here(experiment.needs, 1)
+        if "workers_csv_path" in request.given or request.launcher.hosts_from:
+            places = Pool(_read_rows(request, experiment, 1), experiment.needs)
+            if wrong := places.why_too_small():
+                raise UserError(f"{experiment.path}: {wrong}")
+            rows = places.take()
+        if not written.rows or written.rows[-1]["event"] != "begun":
+            written.write("begun", experiment=experiment.fixed)
+        trials = written.trials(experiment)
+        for trial in _ask_all(experiment, chosen, len(trials)):
+            written.write("asked", trial=trial.number, values=trial.values)
+            trials.append(trial)
+        trials = [trial for trial in trials if trial.state not in FINAL]
+        for trial in trials:
+            trial.rows = rows
+            trial.write_files()
+    return experiment, rows, [trial.number for trial in trials]
 
 
 def _check_together(experiment: Experiment, together: int, places: Pool) -> None:
@@ -81,6 +127,8 @@ def _check_together(experiment: Experiment, together: int, places: Pool) -> None
 
 def _read_rows(request: Request, experiment: Experiment, together: int) -> list[Worker]:
     """Return the rows of the CSV; without one, those of as many trials as this machine fits."""
+    if request.launcher.hosts_from:
+        return read_workers(request)
     if "workers_csv_path" in request.given:
         return workers_csv.read(request.launcher.workers_csv_path)[0]
     cores = len(os.sched_getaffinity(0))
@@ -184,6 +232,7 @@ class Controller:
         self._signals: list[int] = []
         self._away: dict[int, float] = {}  # since when trials' hosts are unreachable, by trial
         self._lost: set[str] = set()  # ids of hosts
+        self._others: dict[str, str] = {}  # other experiments, by ids of hosts that they use
         self._looked_for = 0.0  # time.monotonic() of the last attempt to reach these
         self._looking: threading.Thread | None = None
         self._checked: set[str] = set()  # addresses at which a trial has been started
@@ -271,6 +320,7 @@ class Controller:
             raise UserError(trial.run.started_on(record.elsewhere))
         if not trial.has_run and not trial.has_frontend:
             trial.state = "queued"
+            trial.take_last_row()
             if trial.outcome in FINAL:
                 self._finish(trial)
             return
@@ -280,8 +330,8 @@ class Controller:
             dataclasses.replace(row, count=1) for row in trial.rows for _ in range(row.count)
         ]
         self._pool.take_again(trial.rows)
-        if trial.outcome:
-            self._stop(trial, trial.outcome)
+        if trial.outcome:  # one that was saved and stopped for Ctrl-C goes on
+            self._stop(trial, "paused" if trial.outcome == "stopped" else trial.outcome)
 
     # -- one trial
 
@@ -296,11 +346,12 @@ class Controller:
         if state == "away":
             since = self._away.setdefault(trial.number, time.monotonic())
             if time.monotonic() - since > self._request.launcher.lost_secs:
+                self._lose_hosts(trial.away)
                 trial.end_frontend()
-                self._lose_hosts({host_id_of(trial.rows[0])} if trial.rows else set())
                 self._stop(trial, "lost", f"--stop_secs={_LOST_STOP_SECONDS}")
-            return
-        self._away.pop(trial.number, None)
+                return
+        else:
+            self._away.pop(trial.number, None)
         if trial.has_frontend:
             self._tell(trial, state)
         elif state in FINAL_STATES or state in ("lost", "stale"):
@@ -364,8 +415,7 @@ class Controller:
             else:
                 self._finish(trial)
             return
-        if outcome != "stopped":  # that one goes on with the next process of the experiment
-            self._journal.write_trial("stopping", trial, outcome=outcome)
+        self._journal.write_trial("stopping", trial, outcome=outcome)
         trial.begin_stop(trial.command(self._program, self._flags, "--stop", *others), outcome)
 
     def _finish(self, trial: Trial) -> None:
@@ -397,6 +447,11 @@ class Controller:
         self._pool.set_lost(self._lost)
         for host_id in sorted(self._lost):
             say(f"note: {host_id} cannot be reached now: it gets trials once it can be")
+        for host_id, other in self._others.items():
+            raise UserError(
+                f"{host_id} has running trials of another experiment, {other}: wait for its end, "
+                f"or give this one other hosts"
+            )
         if wrong := self._pool.why_too_small():
             raise UserError(f"{self._experiment.path}: {wrong}")
 
@@ -421,9 +476,21 @@ class Controller:
             lost = hosts.connect(lambda _: None, pythons)
             reached = [host_id for host_id in hosts.remote_nodes if host_id not in lost]
             facts = hosts.for_each(lambda h: hosts.call(h, "facts", roots=[], pythons=[]), reached)
-            return found | {h: f["cores"] for h, f in facts.items() if isinstance(f, dict)}
+            known = {h: f for h, f in facts.items() if isinstance(f, dict)}
+            self._others = {h: other for h, f in known.items() if (other := self._other(f["runs"]))}
+            return found | {h: f["cores"] for h, f in known.items()}
         finally:
             hosts.close()
+
+    def _other(self, runs: Sequence[Sequence[str]]) -> str:
+        """Return which other experiment a host has trials of, by its runs; empty if of none."""
+        for machine, logdir in runs:
+            folder = Path(logdir).parent.parent
+            is_here = machine == socket.gethostname()
+            is_own = is_here and is_same_folder(str(folder), str(self._experiment.folder))
+            if is_trial(Path(logdir)) and not is_own:
+                return f"{folder} of {machine}"
+        return ""
 
     def _look_for_lost_hosts(self) -> None:
         """Try, now and then, to reach the hosts that are lost: in a thread, since it may hang."""
@@ -460,7 +527,9 @@ class Controller:
         """Print what came out, and return the exit code."""
         say(table.describe(self._experiment, self.trials))
         if signal.SIGINT in self._signals:
-            say(f"stopped; the same command goes on; results: {self._experiment.folder}")
+            rest = any(trial.state == "stopping" for trial in self.trials)  # Ctrl-C came twice
+            more = ", when trials that are stopping have ended by themselves" * rest
+            say(f"stopped{more}; the same command goes on; results: {self._experiment.folder}")
             return 130
         return int(any(trial.state == "failed" for trial in self.trials))
 

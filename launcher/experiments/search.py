@@ -64,20 +64,22 @@ SEARCHES: Registry[type[Search]] = Registry("kind of search")
 class Grid(Search):
     """Every combination of the axes' values; the last axis varies first."""
 
-    def ask(self, number: int) -> Values | None:
-        """Return the first combination that no trial has had."""
-        axes = self.experiment.axes
+    def __init__(self, experiment: Experiment, folder: Path, asked: Mapping[int, Values]):
+        super().__init__(experiment, folder, asked)
+        axes = experiment.axes
         if wrong := [name for name, axis in axes.items() if axis.kind != "choices"]:
             raise UserError(
-                f"{self.experiment.path}: a grid needs lists of values, and {wrong[0]} is an "
+                f"{experiment.path}: a grid needs lists of values, and {wrong[0]} is an "
                 f'interval: use kind = "random"'
             )
-        had = list(self.asked.values())
-        for combination in itertools.product(*(axis.values for axis in axes.values())):
-            if (values := dict(zip(axes, combination, strict=True))) not in had:
-                self.asked[number] = values
-                return values
-        return None
+        had = list(asked.values())
+        all_values = itertools.product(*(axis.values for axis in axes.values()))
+        combinations = (dict(zip(axes, values, strict=True)) for values in all_values)
+        self._rest = (values for values in combinations if values not in had)
+
+    def ask(self, number: int) -> Values | None:
+        """Return the next combination that no trial has had."""
+        return next(self._rest, None)
 
 
 @SEARCHES.register("random")

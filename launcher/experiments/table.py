@@ -15,7 +15,7 @@ from launcher.experiments.trial import Trial
 from launcher.follow.console import make_console
 
 _COLOURS = {"running": "green", "starting": "yellow", "failed": "red", "queued": "dim"}
-_MARGIN = 6  # lines of a terminal that are not rows
+_MARGIN = 8  # lines of a terminal that are not rows
 
 
 class Shown:
@@ -47,16 +47,22 @@ def picture(experiment: Experiment, trials: Sequence[Trial], rows: int) -> Group
     names = list(experiment.axes)
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("trial", *names, "state", "frames", "return", "host", "left"):
-        is_text = name in ("state", "host")
-        grid.add_column(escape(name), justify="left" if is_text else "right", no_wrap=True)
+        # Axes and host are narrower on a narrow terminal; the rest is always whole.
+        grid.add_column(
+            Text(escape(name), overflow="fold"),
+            justify="left" if name in ("state", "host") else "right",
+            no_wrap=name not in (*names, "host"),
+            overflow="ellipsis",
+        )
     ranked = sorted(trials, key=lambda t: (t.state not in ("running", "starting"), -_score(t)))
     for trial in sorted(ranked[:rows], key=lambda t: t.number):
         score = "" if trial.score is None else f"{trial.score:.2f}"
         values = [format_value(trial.values[n]) if n in trial.values else "" for n in names]
         state = Text(trial.state, _COLOURS.get(trial.state, ""))
         frames = f"{trial.frames:,.0f}"
-        cells = [Text(escape(each)) for each in (str(trial.number), *values)]
-        grid.add_row(*cells, state, frames, score, escape(trial.host), _left(trial))
+        cells = [Text(escape(each), no_wrap=True) for each in (str(trial.number), *values)]
+        host = Text(escape(trial.host), no_wrap=True)
+        grid.add_row(*cells, state, frames, score, host, _left(trial))
     hidden = len(trials) - rows
     more = [Text(f"and {hidden} more", style="dim")] * (hidden > 0)
     return Group(grid, *more, Text(describe(experiment, trials)))
@@ -66,7 +72,8 @@ def describe(experiment: Experiment, trials: Sequence[Trial]) -> str:
     """Return a line about all trials, and the best one."""
     states = [trial.state for trial in trials]
     counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
-    line = f"{experiment.folder}: {len(trials)} trials: {', '.join(counts)}"
+    of = f" of {experiment.most}" if experiment.most > len(trials) else ""
+    line = f"{experiment.folder}: {len(trials)}{of} trials: {', '.join(counts)}"
     scored = [trial for trial in trials if trial.score is not None]
     if scored:
         best = max(scored, key=_score)

@@ -29,7 +29,13 @@ from launcher.supervise.run_registry import Record, Run, is_same_folder
 
 SETTINGS, ROWS, OUTPUT = "trial.toml", "workers.csv", "frontend.log"  # in the trial's folder
 METRIC = "episode_return"  # what is best where it is highest
+_TRIALS = "trials"  # the folder of all trials' folders
 _NAME_LENGTH = 56  # characters of an experiment's name in those of its runs
+
+
+def is_trial(logdir: Path) -> bool:
+    """Return whether a run's folder is that of a trial."""
+    return logdir.parent.name == _TRIALS and logdir.name.isdecimal()
 
 
 @dataclasses.dataclass(eq=False)
@@ -79,7 +85,7 @@ class Trial:
     @property
     def folder(self) -> Path:
         """The folder of its run, below that of the experiment."""
-        return self.experiment.folder / "trials" / f"{self.number:03d}"
+        return self.experiment.folder / _TRIALS / f"{self.number:03d}"
 
     def command(self, program: Sequence[str], flags: Sequence[str], *others: str) -> list[str]:
         """Return the command of its frontend; `others`: flags that say what to do with the run."""
@@ -101,10 +107,15 @@ class Trial:
 
     def describe_settings(self) -> str:
         """Return its settings as a file for --config."""
-        lines = [f"# Trial {self.number} of {self.experiment.path}"]
-        settings = {n: v for n, v in self.experiment.base.items() if n not in self.values}
-        for part in (settings, self.values):
-            lines += [f"{name} = {setting_files.to_toml(value)}" for name, value in part.items()]
+        experiment = self.experiment
+        lines = [f"# Trial {self.number} of {experiment.path}"]
+        settings = experiment.base | self.values
+        if settings.get("mirror"):  # each run has one of its own
+            settings["mirror"] += f"/{_TRIALS}/{self.number:03d}"
+        for name, value in settings.items():
+            source = "command line" if name in experiment.typed else experiment.path
+            line = f"{name} = {setting_files.to_toml(value)}"
+            lines.append(f"{line:40}  # {'axis' if name in self.values else source}")
         return "\n".join(lines) + "\n"
 
     def start(self, command: Sequence[str]) -> None:
@@ -126,6 +137,11 @@ class Trial:
         if self.child is not None:
             return self.child.poll() is None
         return self.frontend is not None and procfs.is_alive(self.frontend)
+
+    @property
+    def away(self) -> set[str]:
+        """The ids of the hosts of its processes that cannot be reached."""
+        return {each.place for each in self.run.states().values() if each.state == "away"}
 
     def end_frontend(self, number: int = signal.SIGTERM) -> None:
         """End its frontend, which leaves the run as it is, unless `number` is SIGINT."""

@@ -282,10 +282,13 @@ class LearnerRecovery:
             remote_folder = first.absolute_path(str(folder.relative_to(old_first.workdir)))
         if connect.is_shared_folder(self._hosts, first.host_id, str(local_folder), local_folder):
             return str(local_folder), True
+        if record.flags.get("mirror"):  # the learners download from there
+            return remote_folder, False
         if not self._config.mirror_logdir:
             self._followed.say_once(
                 "the checkpoints are only on the unreachable host, so the run waits for it; "
-                "--mirror_logdir copies checkpoints to this machine while a run is running"
+                "--mirror_logdir copies checkpoints to this machine while a run is running, and "
+                "--mirror to object storage"
             )
             return "", False
         if not has_checkpoint(local_folder):

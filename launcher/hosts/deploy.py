@@ -101,7 +101,7 @@ def find_destinations(workers: Sequence[Worker]) -> list[Destination]:
                 host_id=host_id,
                 folder=folder,
                 role="learner" if learners else "actor",
-                gpus=any(row.gpus for row in learners),
+                gpus=any(row.num_gpus for row in learners),
                 # A relative path is a Python within the project's own environment.
                 needs_setup=any(not row.python or row.python.startswith(".") for row in some),
                 row=next((row for row in some if not row.python), some[0]),

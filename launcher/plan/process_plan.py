@@ -74,10 +74,12 @@ def make_processes(
     flags: dict[str, str],
     installation_of: InstallationOf,
     ports: Sequence[int] = _USUAL_PORTS,
+    launcher: Installation | None = None,
 ) -> list[Process]:
     """Return all processes: the learners, then actors and evaluators in the order of their rows.
 
-    `flags`: the user's flags, by name; `ports`: see `_USUAL_PORTS`.
+    `flags`: the user's flags, by name; `ports`: see `_USUAL_PORTS`; `launcher`: see
+    `make_learners`.
     """
     environment = common_environment(config)
     learners = [worker for worker in workers if worker.job == "learner"]
@@ -93,6 +95,7 @@ def make_processes(
         installation_of,
         lambda installation: _experiment_command(installation, own_flags),
         ports,
+        launcher,
     )
     processes += [
         make_actor(worker, task, config, common_flags, installation_of, environment)
@@ -202,25 +205,33 @@ def make_learners(
     installation_of: InstallationOf,
     make_command: Callable[[Installation], list[str]],
     ports: Sequence[int] = _USUAL_PORTS,
+    launcher: Installation | None = None,
 ) -> list[Process]:
     """Return the process of all learners, and one for each other host that has learners.
 
-    `make_command` returns the command of a learner.
+    `make_command` returns the command of a learner; `launcher`: where mpirun runs, if that is not
+    the first learner's host.
     """
-    first, installation = learners[0], installation_of(learners[0])
-    if len(learners) == 1:
+    first, installation = learners[0], launcher or installation_of(learners[0])
+    if len(learners) == 1 and not launcher:
         return [_make_single(LEARNERS, first, config, flags, environment, installation)]
     others: dict[str, Worker] = {}  # the first row of each other host
     for worker in learners:
         if (host_id := installation_of(worker).host_id) != installation.host_id:
             others.setdefault(host_id, worker)
     hosts = [
-        _make_learners_host(f"learners-{i}", worker, flags, installation_of(worker), ports[i - 1])
+        _make_learners_host(
+            f"learners-{i}", worker, flags, installation_of(worker), ports[i - 1], launcher
+        )
         for i, worker in enumerate(others.values(), 1)
     ]
     variables = environment | mpirun.environment(installation.as_root)
     command = with_setup(
-        first, config, _mpirun_command(learners, config, installation_of, environment, make_command)
+        first,
+        config,
+        _mpirun_command(
+            learners, config, installation, bool(hosts), installation_of, environment, make_command
+        ),
     )
     if hosts:
         own = {each.installation.address: [installation.address, each.port] for each in hosts}
@@ -240,16 +251,22 @@ def make_learners(
 
 
 def _make_learners_host(
-    name: str, worker: Worker, flags: dict[str, str], installation: Installation, port: int
+    name: str,
+    worker: Worker,
+    flags: dict[str, str],
+    installation: Installation,
+    port: int,
+    launcher: Installation | None = None,
 ) -> Process:
     """Return the process that runs mpirun's daemon on another learners' host."""
     address = flags["learner_hosts"].split(",")[0].rpartition(":")[0].strip("[]")
+    address = launcher.address if launcher else address
     return Process(
         name,
         "learner",
         worker,
         installation,
-        [PACKAGE, "mpi_host", address, str(port), mpi_prefix(installation)],
+        [PACKAGE, "mpi_host", address, mpi_prefix(installation), str(port)],
         {TOKEN_VARIABLE: _token_file(installation)},
         installation.workdir,
         flags["logdir"],
@@ -276,16 +293,17 @@ def count_other_hosts(learners: Sequence[Worker], installation_of: InstallationO
 def _mpirun_command(
     learners: Sequence[Worker],
     config: LauncherConfig,
+    first: Installation,
+    has_others: bool,
     installation_of: InstallationOf,
     variable_names: Iterable[str],
     make_command: Callable[[Installation], list[str]],
 ) -> list[str]:
     """Return an mpirun command with one rank for each learner.
 
-    `variable_names`: variables of mpirun's environment that the ranks receive.
+    `first`: where it runs; `variable_names`: variables of mpirun's environment that the ranks
+    receive.
     """
-    first = installation_of(learners[0])
-    has_others = count_other_hosts(learners, installation_of) > 0
     parts = [first.mpirun, *mpirun.OPTIONS]
     if has_others:
         # Only this machine can have daemons started on other hosts.

@@ -12,11 +12,15 @@ from impala_mm.config.flags import format_value
 from impala_mm.config.messages import escape, program
 from impala_mm.config.settings import Config
 from launcher.hosts.ssh_config import Settings
-from launcher.plan import project
+from launcher.plan import hosts_from, project
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker, read
 
 _EXAMPLE = project.path_of("workers.csv.example")
+
+
+# Flags that say how many processes a launcher of other people is to start, without a CSV.
+NUMBERS = ("num_learners", "num_actors")
 
 
 class UserError(Exception):
@@ -65,7 +69,7 @@ def check_flags(request: Request) -> None:
     Print what --num_action_repeats=1 means, which the README of impala_horovod_gym has with Atari.
     """
     for name, why in LauncherConfig.NOT_TAKEN.items():
-        if name in request.flags:
+        if name in request.flags and not (request.launcher.emit and name in NUMBERS):
             raise UserError(f"--{name} is not for the frontend: {why}")
     if request.flags.get("mode", "train") not in ("train", "train_from", "reincarnate"):
         raise UserError(f"--mode={request.flags['mode']} is one process: give it to `{program()}`")
@@ -77,13 +81,30 @@ def check_flags(request: Request) -> None:
         print(f"note: {EVERY_FRAME}")
 
 
+def count_workers(request: Request) -> list[Worker]:
+    """Return rows for --num_learners and --num_actors, which stand for a CSV with --emit."""
+    if "workers_csv_path" in request.given:
+        raise UserError("the CSV has the processes: leave out --num_learners and --num_actors")
+    learners, actors = request.experiment.num_learners, request.experiment.num_actors
+    if actors < 1:
+        raise UserError("--num_actors: write how many, which are on hosts that are not known yet")
+    rows = [Worker(i, "learner", "") for i in range(learners)]
+    return [*rows, Worker(learners, "actor", "", count=actors)]
+
+
 def read_workers(request: Request) -> list[Worker]:
-    """Read the workers from the CSV, by default from the example.
+    """Read the workers from the CSV, by default from the example, or make them for --hosts_from.
 
     Without Horovod the example's second learner is left out.
     """
     path = request.launcher.workers_csv_path
     named = "workers_csv_path" in request.given
+    if request.launcher.hosts_from:
+        if named:
+            raise UserError("--hosts_from and --workers_csv_path both name the hosts: give one")
+        found = hosts_from.rows()
+        print(f"rows of --hosts_from:\n{hosts_from.describe(found)}")
+        return found
     if not named and not Path(path).exists():
         path = str(_EXAMPLE)
     workers, notes = read(path)
@@ -99,4 +120,11 @@ def read_workers(request: Request) -> list[Worker]:
             for worker in workers
             if worker.job != "learner" or worker is learners[0]
         ]
+    levels = request.experiment.level_name.count(",") + 1
+    actors = sum(worker.count for worker in workers if worker.job == "actor")
+    if 0 < actors < levels:
+        print(
+            f"note: an actor plays one level, so that {actors} actors play {actors} of the "
+            f"{levels} levels"
+        )
     return workers

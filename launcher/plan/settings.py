@@ -9,6 +9,8 @@ from impala_mm.config.flags import flag, with_flag
 _RESTARTED = with_flag("restart_learners") | with_flag("attach") | with_flag("control")
 _RESTARTED |= with_flag("experiment")  # whose trials restart theirs
 
+_KUBERNETES = ("jobset", "mpijob", "trainjob")  # values of emit
+
 
 def _refuse_host(place: str) -> None:
     """Refuse to leave the controller on another machine. Raises ValueError."""
@@ -17,6 +19,14 @@ def _refuse_host(place: str) -> None:
             "it must be here or none: if this machine does not stay on, run the frontend on one "
             "that does (`ssh` to it, in tmux), which may be a host of the CSV"
         )
+
+
+def _refuse_relative_mounts(mounts: str) -> None:
+    """Refuse what are no folders of a host and of a container. Raises ValueError."""
+    for mount in filter(None, mounts.split(",")):
+        source, _, target = mount.partition(":")
+        if not (source.startswith("/") and target.startswith("/")):
+            raise ValueError(f"{mount} is not SOURCE:TARGET, two paths that begin with /")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +51,13 @@ class LauncherConfig:
         "workers.csv.example", group="Cluster",
         short="CSV of hosts and processes",
         text="CSV file of the run's hosts and processes. workers.csv.example explains its columns.")
+    hosts_from: str = flag(
+        "", group="Cluster", choices=("", "environment"),
+        text="environment: make the rows of the CSV from the machines that SkyPilot, dstack or "
+             "Slurm name in the environment, where the same command runs on each: learners on the "
+             "first one, one for each GPU, and an actor for each other core (sandbox/cloud.md).")
     experiment: str = flag(
         "", group="Cluster",
-        no_slurm="a Slurm job is one run",
         short="file of an experiment: many runs, which share the hosts",
         text="TOML file of an experiment: flags as in a file for config, and tables that say in "
              "which values its runs differ, and how many run at once (sandbox/sweeps.md). They "
@@ -133,7 +147,8 @@ class LauncherConfig:
     mirror_logdir: bool = flag(
         False, group="Other hosts", remembered=True,
         text="Download logs and checkpoints from the learners' host every 20 s while the frontend "
-             "follows a run, so that they survive the loss of that host.")
+             "follows a run, so that they survive the loss of that host. (mirror copies them to "
+             "object storage.)")
     deploy: bool = flag(
         False, group="Other hosts",
         short="copy the project to the hosts and install it there",
@@ -144,6 +159,34 @@ class LauncherConfig:
         text="With deploy: folder of packages from `make wheelhouse` or `impala-mm wheelhouse`. It "
              "is copied to the hosts, which then install the project without internet access.")
 
+    # -- Launchers of others
+    container_image: tuple[str, ...] = flag(
+        (), group="Other launchers", only_with=with_flag("emit"),
+        text="Image of the containers, with its tag; JOB=IMAGE for one job of the CSV alone, such "
+             "as actor=IMAGE. May be repeated. Under Slurm pyxis starts them, from .sqsh files, "
+             "too.")
+    container_mounts: str = flag(
+        "", group="Other launchers", only_with=with_flag("emit", "slurm"),
+        parse=_refuse_relative_mounts,
+        text="Folders of the nodes that containers have besides the run's: SOURCE:TARGET, "
+             "separated by commas.")
+    volume_claim: str = flag(
+        "", group="Other launchers", only_with=with_flag("emit", *_KUBERNETES),
+        text="PersistentVolumeClaim for the run's folder, in the pods of learners and evaluators.")
+    node_selector: tuple[str, ...] = flag(
+        (), group="Other launchers", only_with=with_flag("emit", *_KUBERNETES),
+        text="KEY=VALUE, a label of the nodes that may run the pods; JOB=KEY=VALUE for one job of "
+             "the CSV alone. May be repeated.")
+    queue: str = flag(
+        "", group="Other launchers", only_with=with_flag("emit", *_KUBERNETES),
+        text="Queue of Kueue.")
+    namespace: str = flag(
+        "", group="Other launchers", only_with=with_flag("emit", *_KUBERNETES),
+        text="Namespace of Kubernetes. Unset: that of kubectl.")
+    emit_secret: bool = flag(
+        False, group="Other launchers", only_with=with_flag("emit", *_KUBERNETES),
+        text="Print the run's token, too: whoever reads the file can then connect to the run.")
+
     # -- Instead of starting
     dry_run: bool = flag(
         False, group="Instead of starting a run",
@@ -151,7 +194,9 @@ class LauncherConfig:
         text="Print the commands of all processes.")
     emit: str = flag(
         "", group="Instead of starting a run",
-        text="slurm: print an sbatch script that starts the CSV's processes on a Slurm cluster.")
+        text="Print the run as a file for another launcher. slurm: a script for sbatch. jobset, "
+             "mpijob, trainjob: objects for Kubernetes. It has the CSV's processes, or "
+             "num_learners and num_actors.")
     check: bool = flag(
         False, group="Instead of starting a run",
         short="check the hosts, and print how to fix what failed",

@@ -44,11 +44,24 @@ class Worker:
     python: str = ""
     setup: str = ""  # shell commands that run before the process
     learner: int = ANY_LEARNER  # number of the learner that an actor connects to first
+    cores: int = 0  # what a process asks a scheduler for (--emit); 0: the job's default
+    memory: str = ""  # such as 16Gi; "": it asks for none
+    gpus: int = 0  # 0: as many as `cuda_visible_devices` names
 
     @property
-    def gpus(self) -> list[str]:
+    def gpu_names(self) -> list[str]:
         """The GPUs that `cuda_visible_devices` names; CUDA has values for none, too."""
         return [g for g in self.cuda_visible_devices.split(",") if g not in _NO_GPU]
+
+    @property
+    def num_gpus(self) -> int:
+        """The number of GPUs of each of the row's processes."""
+        return self.gpus or len(self.gpu_names)
+
+    @property
+    def num_cores(self) -> int:
+        """The number of cores that each of the row's processes asks a scheduler for."""
+        return self.cores or (4 if self.job == "learner" else 1)
 
 
 COLUMNS = tuple(f.name for f in dataclasses.fields(Worker) if f.name != "line")
@@ -59,8 +72,12 @@ _NUMBER_RANGES = {
     "count": (1, 10_000),
     "num_envs": (1, 100_000),
     "learner": (0, 9_999),
+    "cores": (1, 1024),
+    "gpus": (1, 64),
 }
+_MOST_MEMORY = 2**45  # bytes of a row; no node has more
 _HOST = r"(?![-.])[^\s,:/@]{1,253}"  # 253: the maximum in DNS
+_MEMORY = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([KMGT]?i?)")
 _GPU = r"\s*(?:[0-9]{1,4}|-1|NoDevFiles|(?:GPU|MIG)-[0-9A-Za-z/-]{1,120})\s*"
 _WITH_TABS = ("setup", "ssh_password")  # columns in which a tab is no mistake
 _MOST_MISTAKES = 100  # that are reported
@@ -181,6 +198,8 @@ def _parse_row(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str
             given[column] = re.sub(r"\s", "", value)
             if why := _gpus_mistake(value):
                 wrong.append((column, why))
+        if column == "memory" and (why := _memory_mistake(value)):
+            wrong.append((column, why))
         if column not in _NUMBER_RANGES:
             continue
         least, most = _NUMBER_RANGES[column]
@@ -259,6 +278,17 @@ def _describe_character(wrong: str, text: str) -> str:
     kind = "a control" if unicodedata.category(wrong) == "Cc" else "an invisible"
     position = text.index(wrong) + 1
     return f"contains {kind} character, {describe_character(wrong)}, at position {position}"
+
+
+def _memory_mistake(text: str) -> str:
+    """Return why a text is not an amount of memory that a machine may have."""
+    found = _MEMORY.fullmatch(text)
+    if not found or found[2] == "i":
+        return f"{quote(text)} is not an amount of memory; write bytes as 16Gi, 500M or 64000000000"
+    size = float(found[1]) * (1024 if "i" in found[2] else 1000) ** " KMGT".index(
+        found[2][:1] or " "
+    )
+    return f"no machine has {quote(text)} bytes of memory" if size > _MOST_MEMORY else ""
 
 
 def _gpus_mistake(text: str) -> str:

@@ -10,7 +10,7 @@ from launcher.supervise.json_files import from_json, read_json
 from launcher.supervise.task import WAITS
 
 # The timeout of the first heartbeat, in timeouts of later ones: TensorFlow has to be loaded first.
-_FIRST_BEAT_FACTOR = 5
+FIRST_BEAT_FACTOR = 5
 
 
 class _Beat(NamedTuple):
@@ -60,7 +60,7 @@ class HeartbeatMonitor:
                 if self._beats.get(path, (0.0, 0.0))[0] != written:
                     self._beats[path] = written, now
         if not self._beats:
-            return (now - self._started) / _FIRST_BEAT_FACTOR, ""
+            return (now - self._started) / FIRST_BEAT_FACTOR, ""
         path, (_, seen) = min(self._beats.items(), key=lambda beat: beat[1][1])
         which = path.name.removeprefix(self._path.name).lstrip("-")
         return now - seen, f"learner {which}" if which else ""

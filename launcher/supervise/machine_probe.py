@@ -65,6 +65,7 @@ class MachineProbe:
             "stays": programs.staying_command() is not None,
             "cores": len(os.sched_getaffinity(0)),
             "time": time.time(),
+            "runs": run_registry.running_from_elsewhere(),
         }
 
     def run_program(

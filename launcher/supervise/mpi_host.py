@@ -1,6 +1,6 @@
 """Runs mpirun's daemon on another learners' host: a process of the run, as every other.
 
-    launcher.supervise.mpi_host ADDRESS PORT PREFIX
+    launcher.supervise.mpi_host ADDRESS PREFIX PORT
 
 It connects to the first learner's host, where `mpi_agent` waits at that port, and starts the daemon
 with mpirun's words, but Open MPI in the folder PREFIX of this host. It ends the daemon and its
@@ -128,5 +128,7 @@ def _send(connection: ssl.SSLSocket, **message: str | int) -> None:
 
 
 if __name__ == "__main__":
+    # The first process of a container is not ended by a signal without a handler.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     child_process.adopt_orphans()
-    serve(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    serve(sys.argv[1], int(sys.argv[3]), sys.argv[2])

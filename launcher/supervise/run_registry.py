@@ -381,6 +381,17 @@ def check_runs_folder() -> None:
         ) from None
 
 
+def running_from_elsewhere() -> list[tuple[str, str]]:
+    """Return the machine and the folder of each running run here whose frontend is elsewhere."""
+    found = []
+    for path in remote_runs_folder().glob("*/run.json"):
+        run = Run(path.parent.name, path.parents[1])
+        with contextlib.suppress(UnreadableRecord):
+            if run.is_running() and (record := run.record):
+                found.append((record.started_from, record.logdir))
+    return found
+
+
 def run_names() -> list[str]:
     """Return the names of all runs that have a record."""
     return sorted(path.parent.name for path in runs_folder().glob("*/run.json"))

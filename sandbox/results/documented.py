@@ -61,7 +61,20 @@ _MUJOCO = Package("gymnasium[mujoco]", "mujoco")
 _MINIGRID = Package("minigrid", "minigrid")
 _ROBOTICS = Package("gymnasium-robotics mujoco<3.12", "gymnasium_robotics")
 
+_ENVPOOL = Package("envpool", "envpool")
+_DMC = Package("dm-control", "dm_control")
+
 _FETCH = Task(-49.43, _ROBOTICS)
+_VIZDOOM = Task(-192, Package("vizdoom", "vizdoom"))
+_BABYAI = Task(0.16, _MINIGRID)
+_EMPTY_GOAL = Task(0.18, _ENVPOOL)
+_RUN_TO_SCORE = Task(-0.02, _ENVPOOL)
+_REACH = Task(916, Package("metaworld", "metaworld"))
+_COINRUN = Task(2.3, _ENVPOOL)
+_NETHACK = Task(19.8, Package("nle", "nle"))
+_WALK = Task(32.7, _DMC)
+_RUN = Task(3.7, _DMC)
+_CRAFTER = Task(2, Package("crafter", "crafter"))
 _CATCH = Task(-0.61)
 _CARTPOLE = Task(21.77)
 _ACROBOT = Task(-500)
@@ -87,6 +100,7 @@ _DEFAULTS = "--level_name=CartPole-v1 --total_environment_frames=500000"
 _CATEGORICAL = "--value_distribution=categorical --v_min=0 --v_max=100"
 _PPO_GAME = "--preset=atari-ppo --agent_name=ShallowConvAgent"
 _SAC = "--preset=mujoco-sac --num_actors=1 --intra_op_threads=2"
+_DMC_SAC = "--preset=dmc-sac --num_actors=1"
 _SOLVED = "--stop_at_return=475 --num_actors=1"
 _TWO = "--num_learners=2 --batch_size=8 --minibatches=32"
 _FOUR = "--num_learners=4 --batch_size=4 --minibatches=32 --num_actors=4 --num_envs=4"
@@ -127,6 +141,22 @@ DOCUMENTED_RUNS = {
     "highway": Run(_HIGHWAY, 17, "--preset=highway-ppo"),
     # Each of the 50 steps costs 1 until the hand is where it should be.
     "fetchreach": Run(_FETCH, -5, "--preset=fetch-sac --num_actors=1"),
+    "vizdoom": Run(_VIZDOOM, 70, "--preset=vizdoom-ppo"),
+    "babyai": Run(_BABYAI, 0.85, "--preset=babyai-ppo"),
+    "football": Run(_EMPTY_GOAL, 0.9, "--preset=football-impala"),
+    "football-run": Run(
+        _RUN_TO_SCORE,
+        0.5,
+        "--preset=football-impala --level_name=envpool:gfootball/academy_run_to_score-v1",
+    ),
+    "metaworld": Run(_REACH, 3000, "--preset=metaworld-sac --num_actors=1"),
+    "coinrun": Run(_COINRUN, 6, "--preset=coinrun-ppo"),
+    "nethack": Run(_NETHACK, 30, "--preset=nethack-impala"),
+    "sac-dmc-walker": Run(_WALK, 500, f"{_DMC_SAC} --level_name=dmc:walker-walk"),
+    "sac-dmc-cheetah": Run(_RUN, 200, f"{_DMC_SAC} --level_name=dmc:cheetah-run"),
+    "ppo-dmc-walker": Run(_WALK, 400, "--preset=mujoco-ppo --level_name=dmc:walker-walk"),
+    "ppo-dmc-cheetah": Run(_RUN, 200, "--preset=mujoco-ppo --level_name=dmc:cheetah-run"),
+    "crafter": Run(_CRAFTER, 4, "--preset=crafter-ppo"),
     "lunarlander": Run(_LANDER, 190, "--preset=lunarlander-ppo"),
     "invertedpendulum": Run(
         _INVERTED,

@@ -21,6 +21,11 @@ class Works(gymnasium.Env):
         return np.zeros(2, np.float32), 1.0, self._steps == 10, False, {}
 
 
+def make_processes(num_envs):
+    """Return a vector of processes, which a test stops or kills."""
+    return gymnasium.vector.AsyncVectorEnv([Works] * num_envs)
+
+
 class BreaksInStep(Works):
     def step(self, action):
         return self._walk(action)

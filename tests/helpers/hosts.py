@@ -91,7 +91,7 @@ class Lan:
 
     def __init__(self, shared: Sequence[Path] = ()):
         self.hosts: dict[str, Host] = {}
-        self._switch: subprocess.Popen | None = None
+        self._switch: Switch | None = None
         _remove_leftovers()
         self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._owned = os.open(self._folder, os.O_RDONLY)
@@ -122,8 +122,7 @@ class Lan:
             with contextlib.suppress(Exception):
                 host.end()
         if self._switch:
-            self._switch.kill()
-            self._switch.communicate()
+            self._switch.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         os.close(self._owned)
 
@@ -142,7 +141,8 @@ class Lan:
         self._introduce(keys)
         for host in self.hosts.values():
             host.begin()
-        self._start_switch()
+        addresses = [address for each in MACHINES for address in each.nics.values()]
+        self._switch = Switch(addresses, unrouted=self.hosts["laptop"].address)
         for host in self.hosts.values():
             host.connect()
         for host in self.hosts.values():
@@ -173,31 +173,43 @@ class Lan:
         laptop.path(self.ssh_config).write_text(config)
         laptop.path(self.known_hosts).write_text(known)
 
-    def _start_switch(self) -> None:
-        """Start the bridges and the router between them: a network namespace without a host."""
+    def _ip(self, *lines: str, check: bool = True) -> None:
+        assert self._switch
+        self._switch.ip(*lines, check=check)
+
+
+class Switch:
+    """The bridges and the router between them: a network namespace without a host."""
+
+    def __init__(self, addresses: Sequence[str], unrouted: str = ""):
+        """Connect the networks of these addresses; the router has no route to `unrouted`."""
         forward = "echo 1 >/proc/sys/net/ipv4/ip_forward; echo up; exec cat >/dev/null"
-        self._switch = subprocess.Popen(
+        self._process = subprocess.Popen(
             ["unshare", "--net", "sh", "-c", forward],
             env=_PATH,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        assert self._switch.stdout
-        assert self._switch.stdout.readline() == b"up\n"
+        assert self._process.stdout
+        assert self._process.stdout.readline() == b"up\n"
         lines = ["link set lo up", "route add blackhole default"]
-        lines.append(f"route add blackhole {self.hosts['laptop'].address}")
-        addresses = [address for each in MACHINES for address in each.nics.values()]
+        lines += [f"route add blackhole {unrouted}"] if unrouted else []
         for address in {network(address): address for address in addresses}.values():
             bridge = network(address)
             lines += [f"link add {bridge} type bridge", f"link set {bridge} up"]
             lines.append(f"address add {router(address)}/24 dev {bridge}")
-        self._ip(*lines)
+        self.ip(*lines)
 
-    def _ip(self, *lines: str, check: bool = True) -> None:
-        assert self._switch
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.communicate()
+
+    def ip(self, *lines: str, check: bool = True) -> None:
+        """Run lines of `ip`."""
         ran = subprocess.run(
-            ["nsenter", f"--target={self._switch.pid}", "--net", "ip", "-batch", "-"],
+            ["nsenter", f"--target={self._process.pid}", "--net", "ip", "-batch", "-"],
             input="\n".join(lines) + "\n",
             env=_PATH,
             capture_output=True,

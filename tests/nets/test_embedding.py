@@ -49,7 +49,7 @@ def test_an_embedding_is_a_linear_layer_of_one_hot_vectors():
 def test_every_choice_is_read_and_learnt_from(kind, precision):
     nest = PLAYERS[kind]
     network = nets.make("auto", nest, ACTIONS, precision=precision)
-    assert network.num_features == 64 + ("view" in str(nest)) * 128 + 1 + ACTIONS
+    assert network.num_features == 64 + 1 + ACTIONS
     observation, *rest = _entries(nest, 2, 3)
     leaves = tf.nest.flatten(observation)
     seen = network.unroll(observation, *rest, network.initial_state(3))[0]
@@ -64,6 +64,15 @@ def test_every_choice_is_read_and_learnt_from(kind, precision):
         loss = tf.reduce_sum(features**2)
     gradients = tape.gradient(loss, network.trainable_variables)
     assert all(isinstance(gradient, tf.Tensor) for gradient in gradients), "dense, for all-reduce"
+
+
+def test_what_words_ask_for_depends_on_the_image():
+    nest = PLAYERS["an image and words"]
+    network = nets.make("auto", nest, ACTIONS)
+    seen, *rest = _entries(nest, 1, 4)
+    seen = {"view": seen["view"][:, [0, 0, 1, 1]], "mission": seen["mission"][:, [0, 1, 0, 1]]}
+    a, b, c, d = network.unroll(seen, *rest, network.initial_state(4))[0][0].numpy()
+    assert np.abs((b - a) - (d - c)).max() > 1e-3, "linear heads could not learn it"
 
 
 def test_the_gradient_of_an_embedding_is_that_of_the_rows_that_were_read():

@@ -208,6 +208,7 @@ _SEARCHED = {
     "replay buffer": "sandbox/replay",
     "distillation": "sandbox/teachers",
     "slurm": "sandbox/slurm",
+    "kubernetes": "sandbox/kubernetes",
     "docker": "docker/images",
     "multi gpu": "sandbox/gpus",
     "ssh": "sandbox/cluster",

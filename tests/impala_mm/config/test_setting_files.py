@@ -148,6 +148,19 @@ def test_what_show_config_prints_is_a_file_with_the_same_settings(preset, file, 
     assert _values(_parse(file(printed))[0]) == _values(_parse(*given)[0])
 
 
+def test_show_config_names_what_a_run_keeps_that_would_be_resumed(tmp_path, capsys):
+    recorded = {"normalize_observations": True, "box_policy": "normal", "seed": 3}
+    (tmp_path / "settings.json").write_text(json.dumps(recorded))
+    with pytest.raises(SystemExit):
+        _parse(f"--logdir={tmp_path}", "--box_policy=clipped", "--show_config")
+    lines = capsys.readouterr().out.splitlines()
+    sources = {line.split(" = ")[0]: line.split("  # ") for line in lines if " = " in line}
+    kept = [n for n, (_, source) in sources.items() if source == f"kept from the run in {tmp_path}"]
+    assert kept == ["normalize_observations"]
+    assert sources[kept[0]][0].rstrip().endswith("true")
+    assert sources["box_policy"][1] == "command line"
+
+
 def _values(config):
     unequal = {"config", "origins", "show_config", "preset"}
     return {n: v for n, v in dataclasses.asdict(config).items() if n not in unequal}

@@ -8,6 +8,7 @@ import pytest
 
 from impala_mm.environments import envpool_suite
 from impala_mm.environments.make import find_level, level_spec, make_environments
+from impala_mm.environments.texts import read_text
 from impala_mm.environments.types import BadLevel
 
 needs_envpool = pytest.mark.skipif(
@@ -51,13 +52,15 @@ def test_values_that_are_wrong_with_this_numpy_are_seen_at_the_start(monkeypatch
         return pool
 
     version = importlib.metadata.version("envpool")
-    envpool_suite._wrong_values.cache_clear()
-    monkeypatch.setattr(envpool_suite, "_make", broken)
-    try:
-        with pytest.raises(BadLevel, match=rf"envpool {version} does not fit NumPy .* CartPoles"):
-            find_level("envpool:Pong-v5")
-    finally:
+    other_seed = lambda *given, **settings: real(*given, **settings | {"seed": 1})  # noqa: E731
+    for wrong in (broken, other_seed):
         envpool_suite._wrong_values.cache_clear()
+        monkeypatch.setattr(envpool_suite, "_make", wrong)
+        try:
+            with pytest.raises(BadLevel, match=rf"envpool {version} does not fit .* CartPoles"):
+                find_level("envpool:Pong-v5")
+        finally:
+            envpool_suite._wrong_values.cache_clear()
 
 
 @needs_envpool
@@ -75,6 +78,11 @@ def test_specs_are_those_of_each_family():
         "position": (8,),
         "velocity": (9,),
     }
+    baby, original = level_spec("envpool:BabyAI-GoToLocal-v0"), read_text(np.array("go to"))
+    assert baby.observation["mission"].shape == original.shape
+    envs = make_environments("envpool:BabyAI-GoToLocal-v0", 2, 0)
+    for mission in envs.reset().observation["mission"]:
+        np.testing.assert_array_equal(mission[:6], original[:6])
     space = find_level("envpool:CheetahRun-v1").open(False).observation_space["velocity"]
     assert np.isneginf(space.low).all()
 

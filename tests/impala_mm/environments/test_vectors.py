@@ -1,14 +1,17 @@
 """Vectors step as single environments do, in each mode of autoreset; broken ones are said so."""
 
+import os
 import re
+import signal
 
+import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
 from counting import Counting, level
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from vectored import GAMES, Alike, make_sync
+from vectored import GAMES, Alike, Arithmetic, make_sync
 
 from impala_mm.environments import nests
 from impala_mm.environments.make import make_environments
@@ -141,8 +144,13 @@ def test_idle_actions_are_allowed_ones(game, mode):
     assert ends == 3 * 4
 
 
-def test_a_vector_of_arrays_is_made_by_name_with_its_seed_pictures_and_arguments():
-    envs = make_environments("vectored:Arithmetic", 2, 7, renders=True, workers=2)
+@pytest.mark.parametrize("where", ["module", "file"])
+def test_a_vector_of_arrays_is_made_by_name_with_its_seed_pictures_and_arguments(where, tmp_path):
+    """A file is what `impala_mm.train` makes of a class of a script."""
+    level, file = "vectored:Arithmetic", tmp_path / "mine.environment"
+    file.write_bytes(cloudpickle.dumps(Arithmetic))
+    level = level if where == "module" else str(file)
+    envs = make_environments(level, 2, 7, renders=True, workers=2)
     step = envs.reset()
     numbers = np.random.default_rng(7).random((2, 1)).astype(np.float32)
     np.testing.assert_array_equal(step.observation, numbers)
@@ -283,20 +291,26 @@ def test_arrays_of_a_device_are_copied_and_the_user_is_told():
     assert "_Tensor on cuda:1, which is copied to NumPy arrays in each step" in note
 
 
+class Reaching(gymnasium.Env):
+    """An environment with goals, whose steps pay 1."""
+
+    action_space = Discrete(2)
+    place = Box(-1, 1, (2,))
+    observation_space = Dict(observation=place, achieved_goal=place, desired_goal=place)
+
+    def reset(self, *, seed=None, options=None):
+        return {key: np.zeros(2, np.float32) for key in self.observation_space}, {}
+
+    def compute_reward(self, achieved, desired, info):
+        if achieved[0] == 1:
+            raise ArithmeticError
+        return -np.abs(achieved - desired).max()
+
+    def step(self, action):
+        return self.reset()[0], 1.0, False, False, {}
+
+
 def test_goals_are_judged_by_one_of_the_environments_and_an_error_breaks_the_vector():
-    class Reaching(gymnasium.Env):
-        action_space = Discrete(2)
-        place = Box(-1, 1, (2,))
-        observation_space = Dict(observation=place, achieved_goal=place, desired_goal=place)
-
-        def reset(self, *, seed=None, options=None):
-            return {key: np.zeros(2, np.float32) for key in self.observation_space}, {}
-
-        def compute_reward(self, achieved, desired, info):
-            if achieved[0] == 1:
-                raise ArithmeticError
-            return -np.abs(achieved - desired).max()
-
     envs, _ = _vector(lambda num_envs: SyncVectorEnv([Reaching] * num_envs), 3)
     assert envs.spec.without_goals == ""
     envs.reset()
@@ -327,6 +341,28 @@ def test_masks_of_the_environments_in_other_processes_are_read():
     step, due = envs.reset(), same.reset()
     assert (nests.flatten(step.mask)[0] == nests.flatten(due.mask)[0]).all()
     assert not nests.flatten(step.mask)[0].all()
+    envs.close()
+
+
+@pytest.mark.parametrize("killed", [0, 1, 2])
+def test_a_killed_process_of_a_vector_is_a_fault_that_names_it_and_the_vector_is_replaced(killed):
+    made = []
+
+    def make(num_envs):
+        made.append(AsyncVectorEnv([Reaching] * num_envs))
+        return made[-1]
+
+    envs = VectorLevel("reaching", make, Options()).make(3, 0)
+    envs.reset()
+    before = made[-1].processes
+    os.kill(before[killed].pid, signal.SIGKILL)
+    assert envs.step(np.zeros(3, int)).fault.all()
+    assert f"process {killed} of the vector was killed by SIGKILL" in envs.faults[-1].text
+    assert not any(process.is_alive() for process in before)
+    assert not any(envs.rebuild(i).fault.any() for i in range(3))
+    assert envs.step(np.zeros(3, int)).reward.tolist() == [1] * 3
+    goals = np.float32([[0, 0], [0, 0.5]])
+    assert envs.judge_goals(2, goals * 0, goals)[0].tolist() == [0, -0.5]
     envs.close()
 
 

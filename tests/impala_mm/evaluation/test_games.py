@@ -222,7 +222,7 @@ def test_games_against_opponents_are_counted_by_their_results(tmp_path):
         level = policy.spec.level_name
         with pytest.raises(errors.BadEnvironment, match="only random may play"):
             evaluate_level(policy, level, 4, 4)
-        result = evaluate_level(policy, level, 8, 4, load_opponent=load_player)
+        result = impala_mm.evaluate(run, 8, num_envs=4, opponents=name)
         assert result.options["opponents"] == f"{name}:1"
         row = results.make_row(result, "test")
         assert row["won"] + row["drawn"] + row["lost"] == 8

@@ -57,6 +57,9 @@ def test_the_command_line_takes_precedence_and_the_preset_stays_a_preset(tmp_pat
         ("learning_rate", "lerning_rate", "there is no flag --lerning_rate; did you mean --learn"),
         ("[1, 2, 3]", "[1, -2]", "--seed=-2: it must be at least 0"),
         ("[1, 2, 3]", "[]", "seed has no values"),
+        ("[1, 2, 3]", "[1, 2, 1]", "seed has 1 twice"),
+        ("[1, 2, 3]", "{uniform = [1, 9]}", "needs a whole number"),
+        ("seed =", "restart_learners =", "restart_learners can be no axis: no learner has it"),
         ("[1, 2, 3]", "3", "seed = 3: an axis is a list of values"),
         ("log_uniform", "log_unifrm", "there is no kind 'log_unifrm'; did you mean log_uniform?"),
         ("[1e-5, 1e-2]", "[0, 1e-2]", "log_uniform begins above 0"),
@@ -72,6 +75,7 @@ def test_the_command_line_takes_precedence_and_the_preset_stays_a_preset(tmp_pat
         ("[1, 2, 3]", "[2026-01-01]", "seed = 2026-01-01: a flag takes a number, a text"),
         ("2e4", "2026-01-01", "total_environment_frames = datetime.date(2026, 1, 1): a flag takes"),
         ("[search]", "[search", "is no TOML"),
+        (SWEEP, "seed = 1", "[axes] has no flag: name at least one"),
         (SWEEP, '{"seed": 1}', "is no TOML"),
     ],
 )

@@ -12,6 +12,7 @@ from launcher.hosts.hosts import host_id_of
 from launcher.plan import workers_csv
 from launcher.plan.request import Request
 from launcher.plan.settings import LauncherConfig
+from launcher.supervise.process_state import State
 
 CORES = {"h1.invalid": 4, "h2.invalid": 4}
 CSV = "job,ip,count\nlearner,h1.invalid,\nlearner,h2.invalid,\nlearner,h2.invalid,\n" + (
@@ -32,7 +33,7 @@ def reached(monkeypatch):
             return set(self.remote_nodes) - found
 
         def for_each(self, _, host_ids):
-            return {host_id: {"cores": CORES[host_id]} for host_id in host_ids}
+            return {host_id: {"cores": CORES[host_id], "runs": []} for host_id in host_ids}
 
         def close(self):
             pass
@@ -80,4 +81,27 @@ def test_a_trial_is_queued_again_if_the_host_of_its_actor_is_lost(controller, re
     reached.remove(host_id_of(there[1]))
     controller._note_no_start(trial)
     assert (trial.outcome, trial.state) == ("lost", "queued")
+    assert controller._pool.take() == []
+
+
+def test_the_hosts_that_are_away_are_lost_and_no_other_of_the_trial(
+    controller, reached, monkeypatch
+):
+    controller._ask_hosts(sorted(CORES))
+    trial = controller._next()
+    here, there = controller._pool.take(), controller._pool.take()
+    trial.rows, trial.state = [here[0], there[1]], "running"
+    state = State("actor0", "actor", "h2", "away", "", place="h2.invalid")
+    monkeypatch.setattr(trial.run, "states", lambda: {"actor0": state})
+    monkeypatch.setattr(trial, "look", lambda: "away")
+    started = []
+    monkeypatch.setattr(trial, "start", started.append)
+    controller._advance(trial)
+    assert trial.state == "running"
+    assert started[0][-1] == "--attach", "its frontend was killed, and may reach the host"
+    controller._away[trial.number] -= 100.0  # seconds
+    controller._advance(trial)
+    assert trial.state == "queued"
+    controller._pool.give_back([here[1], there[0]])
+    assert [row.ip for row in controller._pool.take()] == ["h1.invalid"] * 2
     assert controller._pool.take() == []

@@ -36,6 +36,11 @@ def test_without_optuna_it_is_said_how_to_install_it(tmp_path, monkeypatch):
         TPE(_experiment(tmp_path), tmp_path, {})
 
 
+def test_a_pruner_that_never_comes_to_prune_is_refused(tmp_path):
+    with pytest.raises(UserError, match="warmup = 10: it must be below reports, which are 10"):
+        TPE(_experiment(tmp_path, warmup=10), tmp_path, {})
+
+
 def test_a_trial_of_a_killed_process_keeps_its_values(tmp_path):
     optuna = pytest.importorskip("optuna")
     first = TPE(_experiment(tmp_path), tmp_path, {})

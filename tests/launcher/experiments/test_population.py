@@ -288,6 +288,7 @@ def test_the_live_learning_rate_is_compared_with_its_schedule():
         ({"share": 0.7}, "share = 0.7"),
         ({"factors": [0.0]}, "factors"),
         ({"resample": 2.0}, "resample"),
+        ({"exchange_frames": 1e9}, "must be below total_environment_frames"),
         ({"axes": {"mlp_sizes": Axis("choices", ["64", "32"])}}, "mlp_sizes stays as it is"),
     ],
 )

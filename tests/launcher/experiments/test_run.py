@@ -41,10 +41,14 @@ def test_what_an_experiment_cannot_do_is_one_sentence(cluster):
     sweep.write_text(_ONE)
     flags = ("--experiment=sweep.toml", "--dry_run", "--lost_secs=10")
     assert "without effect" not in cluster.ask(*flags)[1]
-    for flag in ("--check", "--detach"):
+    for flag in ("--check", "--detach", "--tmux_sess=mine"):
         code, printed = cluster.ask(flags[0], flag)
         assert code == 2
-        assert f"{flag} is about one run, and not for --experiment: " in printed
+        assert f"{flag.partition('=')[0]} is about one run, and not for --experiment: " in printed
+    (cluster.folder / "starts.jsonl").touch()
+    code, printed = cluster.ask(*flags, f"--logdir={cluster.folder}")
+    assert code == 2
+    assert "is the folder of a run: give another one" in printed
     sweep.write_text(_ONE.replace("[1]", "{integers = [1, 9]}"))
     code, printed = cluster.ask(*flags)
     assert code == 2

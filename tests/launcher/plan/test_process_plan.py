@@ -202,7 +202,7 @@ def test_learners_on_several_hosts_are_one_mpirun_and_a_process_on_each_other_ho
     assert [command[i + 1] for i, word in enumerate(command) if word == "--host"] == hosts
     for name, process, port in zip("bc", others, ports, strict=True):
         assert process.installation.host_id == name
-        host = ["launcher.supervise", "mpi_host", "a", str(port), "/mpi"]
+        host = ["launcher.supervise", "mpi_host", "a", "/mpi", str(port)]
         assert process.command == host
         assert process.environment == {"IMPALA_MM_MPI_CERTIFICATES": f"/{name}/state/token"}
         # One that is restarted alone, on a host that was rebooted, is the same.

@@ -171,6 +171,24 @@ def test_gpus_are_numbers_uuids_or_none(write):
         assert workers_csv.read(path)[0][0].cuda_visible_devices == read
 
 
+def test_what_a_row_asks_a_scheduler_for_is_what_a_machine_may_have(write):
+    path = write("job,ip,cores,memory,gpus\nlearner,a,8,1.5Gi,2\nactor,b,,,\n")
+    learner, actor = workers_csv.read(path)[0]
+    assert (learner.num_cores, learner.memory, learner.num_gpus) == (8, "1.5Gi", 2)
+    assert (actor.num_cores, actor.memory, actor.num_gpus) == (1, "", 0)
+    path = write("job,ip,cores,memory,gpus\nlearner,a,2000,99999Gi,900\nactor,b,x,16 GB,\n")
+    with pytest.raises(workers_csv.BadCsv) as caught:
+        workers_csv.read(path)
+    for said in (
+        "row 2, column cores: '2000' is not a valid number; use 1 to 1024",
+        "row 2, column memory: no machine has '99999Gi' bytes of memory",
+        "row 2, column gpus: '900' is not a valid number; use 1 to 64",
+        "row 3, column cores: 'x' is not a valid number",
+        "row 3, column memory: '16 GB' is not an amount of memory; write bytes as 16Gi",
+    ):
+        assert said in str(caught.value)
+
+
 def test_the_path_of_the_csv_cannot_control_the_terminal(tmp_path):
     path = tmp_path / "a\x1b[31m.csv"
     for content in (None, "job\n"):

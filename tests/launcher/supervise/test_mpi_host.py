@@ -58,7 +58,7 @@ class Pair:
 
     def host(self, token=TOKEN):
         """Start the process of the other host."""
-        command = ["mpi_host", "127.0.0.1", str(self.port), str(self.folder / "mpi")]
+        command = ["mpi_host", "127.0.0.1", str(self.folder / "mpi"), str(self.port)]
         beat = {HEARTBEAT: str(self.beat)}
         program, _ = programs.complete([programs.PACKAGE, *command], {})
         return self.start(program, token, **beat)

@@ -1,0 +1,283 @@
+"""--mirror: a copy of a run's folder in object storage, from which another machine resumes the run.
+
+    URL/starts.jsonl, settings.json, metrics.jsonl, ...    the files of the run's folder
+    URL/checkpoints/0000012000/                            the same files as there; about.json last
+
+A store has no rename, so that a checkpoint counts from the moment when its about.json is there: it
+is uploaded last, and deleted first. The lines of starts.jsonl tell which of two copies of a run is
+newer: one has all those of the other.
+
+A thread of rank 0 uploads. It looks at the folder alone: training does not wait for it.
+"""
+
+import os
+import threading
+import time
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from impala_mm.config import flags
+from impala_mm.config.messages import describe_error
+from impala_mm.records import checkpoint
+from impala_mm.runtime.log import Say
+
+_PERIOD_SECONDS = 20.0
+_START_SECONDS = 60.0  # how long a start tries to reach the store
+_LAST_SECONDS = 60.0  # how long the end of a run waits for the last upload
+# A file that is larger is uploaded again once it has grown by a hundredth, and at the end.
+_LARGE = 4 << 20  # bytes
+_STARTS, _ABOUT = "starts.jsonl", "about.json"
+_LOCAL_ONLY = {"lock", "save-now"}
+_UNFINISHED = {"saving", "copying"}  # folders that are being written
+_State = tuple[int, int]  # of a file that was uploaded: bytes, and nanoseconds of its change
+
+
+class _Taken(Exception):
+    """Another process writes to the mirror."""
+
+
+def open_store(url: str) -> tuple[Any, str]:
+    """Return fsspec's file system of a URL and the path in it; refuse what cannot be one."""
+    try:
+        import fsspec  # noqa: PLC0415
+    except ImportError:
+        flags.refuse(
+            f"--mirror={url}: it needs the package fsspec, and for s3:// s3fs: `pip install s3fs`"
+        )
+    try:
+        store, root = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:  # no package for its protocol, or no such protocol
+        flags.refuse(f"--mirror={url}: {error}")
+    if not (root := root.rstrip("/")):
+        flags.refuse(f"--mirror={url}: write a folder of the run's own, such as s3://bucket/run")
+    if hasattr(store, "auto_mkdir"):
+        store.auto_mkdir = True  # of local files: stores have no folders to be made
+    return store, root
+
+
+class Mirror:
+    """The mirror of the run in a folder of this machine."""
+
+    def __init__(self, url: str, folder: Path, say: Say):
+        self._url, self._folder, self._say = url, folder, say
+        self._store, self._root = open_store(url)
+        is_local = "file" in self._store.protocol
+        if is_local and Path(self._root).is_relative_to(folder.resolve()):
+            flags.refuse(f"--mirror={url} lies in the run's own folder {folder}")
+        self._starts = b""  # what the mirror's starts.jsonl contains
+        self._uploaded: dict[str, _State] = {}  # by path in the folder
+        self._saves = set[str]()  # folders of the mirror with an about.json, or a part of one
+        self._failure = ""
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True, name="mirror")
+
+    # -- The start of a run
+
+    def begin(self) -> None:
+        """Download the run if the mirror has a newer state of it, then upload from time to time.
+
+        Another run's mirror, and one that cannot be read and written, is refused.
+        """
+        until = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                self._restore()
+                break
+            except (PermissionError, FileNotFoundError) as error:
+                self._refuse(error)
+            except Exception as error:  # each store has exceptions of its own
+                if time.monotonic() > until:
+                    self._refuse(error)
+                self._say(f"{self._url} cannot be reached ({describe_error(error)}): trying again")
+                time.sleep(5)
+        self._thread.start()
+
+    def _refuse(self, error: Exception) -> None:
+        flags.refuse(
+            f"--mirror={self._url} cannot be read and written, and may hold a state of the run: "
+            f"{describe_error(error)}"
+        )
+
+    def _restore(self) -> None:
+        began, here = time.monotonic(), self._local_starts()
+        self._starts = self._read(_STARTS)
+        if not (here.startswith(self._starts) or self._starts.startswith(here)):
+            flags.refuse(
+                f"--mirror={self._url} holds another run than --logdir={self._folder}: give each "
+                f"run a mirror of its own"
+            )
+        if not self._starts:
+            self._store.pipe_file(self._path(_STARTS), b"")  # whether it can be written
+            return
+        names = [name.removeprefix(f"{self._root}/") for name in self._store.find(self._root)]
+        names = [name for name in names if ".." not in PurePosixPath(name).parts]
+        self._saves = {save for name in names if (save := _save_of(name))}
+        is_newer = len(self._starts) > len(here)
+        complete = {s: self._read(f"{s}/{_ABOUT}") for s in self._saves if f"{s}/{_ABOUT}" in names}
+        for path in checkpoint.all_in(self._folder / "checkpoints"):
+            name = path.relative_to(self._folder).as_posix()
+            if (content := _content(path / _ABOUT)) and content == complete.get(name):
+                self._uploaded[f"{name}/{_ABOUT}"] = _state(path / _ABOUT)
+            elif is_newer:  # saved here, but not uploaded before the run went on elsewhere
+                path.rename(path.with_name(f"former-{path.name}-{time.time():.0f}"))
+        if not is_newer:
+            return
+        for save in complete:
+            final = self._folder / save
+            if not final.exists():
+                work = final.with_name(f".{final.name}.part")
+                for name in names:
+                    if _save_of(name) == save:
+                        self._download(name, work / PurePosixPath(name).relative_to(save))
+                work.rename(final)
+        for name in sorted(names, key=lambda name: name == _STARTS):  # last, as all is then here
+            target = self._folder / name
+            if not (_save_of(name) or (target.exists() and name.endswith(".log"))):
+                self._download(name, target)
+        size = sum(checkpoint.size(self._folder / save) for save in complete) / 1e6
+        self._say(
+            f"downloaded the run from {self._url}: {len(complete)} checkpoints and states, "
+            f"{size:,.1f} MB, in {time.monotonic() - began:.1f} s"
+        )
+
+    def _download(self, name: str, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work = target.with_name(f".{target.name}.part")
+        self._store.get_file(self._path(name), str(work))
+        self._uploaded[name] = _state(work)
+        work.replace(target)
+
+    # -- While the run trains
+
+    def end(self) -> None:
+        """Upload what is left, and say if that fails; wait for it at most `_LAST_SECONDS`."""
+        self._ending.set()
+        self._thread.join(_LAST_SECONDS)
+        why = "it takes too long" if self._thread.is_alive() else self._failure
+        if why:
+            self._say(
+                f"error: {self._url} lacks what this run wrote last ({why}): the same command with "
+                f"--logdir={self._folder} uploads it"
+            )
+
+    def _work(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._ending.wait(_PERIOD_SECONDS)
+            try:
+                self._upload(is_last)
+                failure = ""
+            except _Taken:
+                self._failure = "another process has begun to write to it"
+                self._say(f"error: {self._url}: {self._failure}; this one writes to it no more")
+                return
+            except Exception as error:  # each store has exceptions of its own
+                failure = describe_error(error)
+            if failure and not (self._failure or is_last):
+                self._say(
+                    f"{self._url} cannot be written ({failure}); training continues, and it "
+                    f"is tried again every {_PERIOD_SECONDS:.0f} s"
+                )
+            elif self._failure and not failure:
+                self._say(f"{self._url} is written again")
+            self._failure = failure
+
+    def _upload(self, is_last: bool) -> None:
+        """Upload what has changed: starts and the run's saves first."""
+        folder, starts = self._folder, self._local_starts()
+        if not starts:  # this start may yet be refused
+            return
+        if self._read(_STARTS) != self._starts:
+            raise _Taken
+        if starts != self._starts:
+            self._store.pipe_file(self._path(_STARTS), starts)
+            self._starts = starts
+        # The states of a checkpoint's learners before the checkpoint, which names them.
+        saves = sorted([*folder.glob("own/*/[0-9]*"), *folder.glob("checkpoints/[0-9]*")])
+        saves.sort(key=lambda path: path.parent.name == "checkpoints")
+        here = [path.relative_to(folder).as_posix() for path in saves if path.name.isdigit()]
+        for save in here:
+            self._upload_save(save)
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            if _is_mirrored(name) and path.is_file():
+                self._upload_file(name, is_last)
+        # Never the last ones, even if somebody has emptied the folder.
+        if any(name.startswith("checkpoints/") for name in here):
+            for save in self._saves - set(here):
+                self._delete_save(save)
+
+    def _upload_save(self, save: str) -> None:
+        """Upload a checkpoint or a learner's own state, or the description that has changed."""
+        about, name = self._folder / save / _ABOUT, f"{save}/{_ABOUT}"
+        try:
+            state = _state(about)
+            if self._uploaded.get(name) == state:
+                return
+            if name not in self._uploaded:
+                self._saves.add(save)
+                for path in sorted((self._folder / save).rglob("*")):
+                    if path.is_file() and path != about:
+                        file = path.relative_to(self._folder).as_posix()
+                        self._store.put_file(str(path), self._path(file))
+            self._store.put_file(str(about), self._path(name))
+        except FileNotFoundError:
+            if about.exists():
+                raise
+            return  # it was deleted meanwhile, since newer ones are kept
+        self._uploaded[name] = state
+
+    def _upload_file(self, name: str, is_last: bool) -> None:
+        """Upload a file that has changed; a large one not each time."""
+        state, (size, _) = _state(self._folder / name), self._uploaded.get(name, (0, 0))
+        if state == self._uploaded.get(name):
+            return
+        if is_last or state[0] < _LARGE or state[0] > 1.01 * size:
+            self._store.put_file(str(self._folder / name), self._path(name))
+            self._uploaded[name] = state
+
+    def _delete_save(self, save: str) -> None:
+        for path in (f"{save}/{_ABOUT}", save):
+            if self._store.exists(self._path(path)):
+                self._store.rm(self._path(path), recursive=path == save)
+        self._uploaded.pop(f"{save}/{_ABOUT}", None)
+        self._saves.remove(save)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _read(self, name: str) -> bytes:
+        """Return a file of the mirror; b"" if there is none."""
+        try:
+            return bytes(self._store.cat_file(self._path(name)))
+        except FileNotFoundError:
+            return b""
+
+    def _local_starts(self) -> bytes:
+        return _content(self._folder / _STARTS)
+
+
+def _content(path: Path) -> bytes:
+    """Return a file's content; b"" if there is none."""
+    return path.read_bytes() if path.exists() else b""
+
+
+def _state(path: Path) -> _State:
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
+
+
+def _save_of(name: str) -> str:
+    """Return the checkpoint, or a learner's own state, to which a file belongs; "" for others."""
+    parts = PurePosixPath(name).parts
+    depth = {"checkpoints": 2, "own": 3}.get(parts[0], 0)
+    is_save = 0 < depth < len(parts) and parts[depth - 1].isdigit()
+    return "/".join(parts[:depth]) if is_save else ""
+
+
+def _is_mirrored(name: str) -> bool:
+    """Return whether a path in a run's folder is one that the mirror has, but of no save."""
+    parts = PurePosixPath(name).parts
+    is_hidden = any(part.startswith(".") or part.endswith(".part") for part in parts)
+    local = name in _LOCAL_ONLY or name == _STARTS or parts[0] in {"checkpoints", "own"}
+    return not (is_hidden or local or _UNFINISHED & set(parts))
