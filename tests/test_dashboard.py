@@ -298,7 +298,7 @@ def many(tmp_path):
 
 
 RUNS = ".runs tbody tr"
-CURVES = """() => Object.fromEntries([...document.querySelectorAll('.chart')].map((chart) =>
+CURVES = """() => Object.fromEntries([...document.querySelectorAll('figure[data-key]')].map((chart) =>
   [chart.dataset.key, [...chart.querySelectorAll('.item')].map((item) => item.textContent)]))"""
 
 
