@@ -220,6 +220,28 @@ def test_a_job_whose_time_is_over_saves_and_goes_on_when_slurm_starts_it_again(s
 
 
 @needs_slurm
+@needs_horovod
+@pytest.mark.slow
+def test_two_learners_and_their_actors_share_one_node(slurm):
+    rows = ["job,ip,tf_port,count", *(f"learner,here,{free_port()}," for _ in range(2))]
+    (slurm.folder / "workers.csv").write_text("\n".join([*rows, "actor,here,,2"]))
+    flags = ("--level_name=catch", "--batch_size=4", "--total_environment_frames=20000")
+    command = [*FRONTEND, "--emit=slurm", "--workers_csv_path=workers.csv", "--logdir=run", *flags]
+    script = slurm.folder / "job.sh"
+    script.write_text(subprocess.check_output(command, cwd=slurm.folder, text=True))
+    asked = ("sbatch", "--parsable", "--output=out", "--cpus-per-task=2", str(script))
+    job = slurm.ask(*asked, LEARNERS_BY="mpirun").strip()
+    until(lambda: slurm.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), 300)
+    printed = (slurm.folder / "out").read_text()
+    assert slurm.state(job) == "COMPLETED", printed
+    assert "finished: reached 20,000 frames" in printed
+    assert "NumNodes=1 " in slurm.ask("scontrol", "show", "job", job)
+    start = json.loads((slurm.folder / "run" / "starts.jsonl").read_text())
+    assert len(set(start["learners"])) == 2
+    until(lambda: set(slurm.processes()) <= slurm.own, 40)
+
+
+@needs_slurm
 @pytest.mark.slow
 def test_the_jobs_of_an_experiment_run_on_a_node_each_and_survive_the_end_of_their_time(slurm):
     sweep = """level_name = "catch"\ntotal_environment_frames = 200000

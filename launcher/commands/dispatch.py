@@ -26,6 +26,7 @@ from launcher.plan.request import (
     check_flags,
     count_workers,
     read_workers,
+    refuse_passwords,
 )
 from launcher.plan.workers_csv import BadCsv
 from launcher.supervise import tmux
@@ -60,11 +61,7 @@ def _emit_run(name: str, request: Request) -> tuple[str, list[str]]:
     workers = count_workers(request) if is_counted else read_workers(request)
     given = [name for name in request.given if name not in NUMBERS]
     request = dataclasses.replace(request, given=given)
-    if any(row.ssh_password for row in workers):
-        raise UserError(
-            f"{config.workers_csv_path} has passwords, which --emit={config.emit} has no use "
-            f"for: give it a CSV without the column ssh_password"
-        )
+    refuse_passwords(workers, config)
     return EMITTERS[config.emit](name, workers, request)
 
 

@@ -26,7 +26,13 @@ from launcher.follow import connect
 from launcher.follow.console import say
 from launcher.hosts.hosts import Hosts, find_targets, host_id_of
 from launcher.plan import workers_csv
-from launcher.plan.request import Request, UserError, check_flags, read_workers
+from launcher.plan.request import (
+    Request,
+    UserError,
+    check_flags,
+    read_workers,
+    refuse_passwords,
+)
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import file_lock
 from launcher.supervise.run_registry import check_runs_folder, is_same_folder, runs_folder
@@ -100,6 +106,7 @@ def begin_array(request: Request) -> tuple[Experiment, list[Worker], list[int]]:
             if wrong := places.why_too_small():
                 raise UserError(f"{experiment.path}: {wrong}")
             rows = places.take()
+            refuse_passwords(rows, request.launcher)
         if not written.rows or written.rows[-1]["event"] != "begun":
             written.write("begun", experiment=experiment.fixed)
         trials = written.trials(experiment)

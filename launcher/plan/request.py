@@ -102,6 +102,8 @@ def read_workers(request: Request) -> list[Worker]:
     if request.launcher.hosts_from:
         if named:
             raise UserError("--hosts_from and --workers_csv_path both name the hosts: give one")
+        if request.launcher.detach:
+            raise UserError("--detach: who started this command takes the run to end with it")
         found = hosts_from.rows()
         print(f"rows of --hosts_from:\n{hosts_from.describe(found)}")
         return found
@@ -128,3 +130,12 @@ def read_workers(request: Request) -> list[Worker]:
             f"{levels} levels"
         )
     return workers
+
+
+def refuse_passwords(workers: Sequence[Worker], config: LauncherConfig) -> None:
+    """Refuse rows with passwords for --emit, which writes what others may read."""
+    if any(row.ssh_password for row in workers):
+        raise UserError(
+            f"{config.workers_csv_path} has passwords, which --emit={config.emit} has no use "
+            f"for: give it a CSV without the column ssh_password"
+        )
