@@ -1,19 +1,24 @@
-# Image of an actor's host: TensorFlow for the CPU, the environments and SSH; it has no Horovod, MPI or
-# compiler.
+# Image of an actor's host: TensorFlow for the CPU, the environments and SSH; it has no Horovod, MPI,
+# CUDA or compiler.
 #   docker build --file docker/actor.Dockerfile --tag impala_mm-actor .
 # How to run it: docker/images.md.
 FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d AS build
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends 'binutils=2.40-*' \
+ && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/impala_mm
 COPY pyproject.toml setup.py constraints.lock README.md LICENSE ./
 COPY docker/install.py docker/package_sets.py docker/steps.py docker/horovod_wheel.py docker/
 COPY impala_mm impala_mm
 COPY nets nets
 COPY launcher launcher
-# Files that only the build needs are removed again: TensorFlow's headers alone are 290 MB.
+# Files that only a build needs are removed again: TensorFlow's headers are 290 MB, libclang 60, and the
+# names of functions in TensorFlow's libraries, which only debuggers read, 240.
 RUN --mount=type=cache,target=/root/.cache \
     python docker/install.py --role=actor \
- && .venv/bin/python -m pip uninstall --yes uv \
- && rm -r .venv/lib/python3.11/site-packages/tensorflow/include
+ && .venv/bin/python -m pip uninstall --yes libclang uv \
+ && rm -r .venv/lib/python3.11/site-packages/tensorflow/include \
+ && find .venv/lib/python3.11/site-packages/tensorflow -name '*.so*' -exec strip --strip-unneeded {} +
 
 FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
 # bookworm keeps these versions and only adds fixes to them. The host keys that the package brings are

@@ -298,8 +298,11 @@ def many(tmp_path):
 
 
 RUNS = ".runs tbody tr"
-CURVES = """() => Object.fromEntries([...document.querySelectorAll('.chart')].map((chart) =>
-  [chart.dataset.key, [...chart.querySelectorAll('.item')].map((item) => item.textContent)]))"""
+CURVES = """() => {
+  const texts = (chart) => [...chart.querySelectorAll('.item')].map((item) => item.textContent);
+  const charts = [...document.querySelectorAll('figure[data-key]')];
+  return Object.fromEntries(charts.map((chart) => [chart.dataset.key, texts(chart)]));
+}"""
 
 
 def test_seeds_are_a_line_with_a_band_and_each_level_has_a_chart(many, browser):

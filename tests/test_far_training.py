@@ -1,8 +1,11 @@
 """Tests of complete runs on other hosts: two learners, three actors, real training, lost hosts."""
 
+import os
 import re
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from far_cluster import FarCluster
@@ -108,6 +111,20 @@ def test_learners_resume_after_the_first_learners_host_is_lost_if_its_folder_is_
     time.sleep(8)
     assert not [line for line in far.left().get("learner1", []) if "experiment.py" in line]
     far.stop(frontend)
+
+
+def test_learners_resume_on_another_host_from_a_mirror_in_a_store(far):
+    """The hosts share a folder, which plays the store; the frontend's machine has no checkpoint."""
+    pytest.importorskip("fsspec")
+    with tempfile.TemporaryDirectory(dir="/srv") as store:
+        flags = (*LOST[:-1], f"--mirror=file://{store}/run", "--save_checkpoint_secs=3")
+        frontend = far.start(far.of(LEARNERS, ["actor1"]), *flags)
+        until(lambda: list(Path(store).glob("run/checkpoints/[0-9]*/about.json")), 200)
+        far.lan.learner1.kill_all()
+        frontend.until(r"downloaded the run from file://.*/run: \d+ checkpoints", 200)
+        frontend.until(r"resumed at [1-9][\d,]* frames", 90)
+        assert far.status("learners")["host"] == "10.77.1.12"
+        far.stop(frontend)
 
 
 def test_training_starts_over_if_the_learners_host_is_lost_before_the_first_checkpoint(far):
@@ -245,3 +262,20 @@ def test_learners_exit_by_themselves_if_the_host_of_their_mpirun_loses_power(far
     far.lan.laptop.cut()
     far.lan.learner1.kill_all()
     until(lambda: not far.lan.learner2.pids("experiment.py"), 150)
+
+
+def test_the_machines_that_a_launcher_of_machines_names_train_together(far):
+    """The same command is started on both of them, with the environment of SkyPilot."""
+    lan = far.lan
+    ips = "\n".join(lan.hosts[name].address for name in ("laptop", "actor1"))
+    flags = ("--hosts_from=environment", "--level_name=catch", "--logdir=/root/run")
+    command = far.frontend(*flags, "--total_environment_frames=20000")
+    of_machine = [{"SKYPILOT_NODE_IPS": ips, "SKYPILOT_NODE_RANK": rank} for rank in "01"]
+    first = lan.laptop.start(*command, **of_machine[0])
+    other = lan.hosts["actor1"].start(*command, **of_machine[1])
+    assert other.wait(60) == 0
+    assert "machine 1: machine 0 starts this machine's processes" in other.printed()
+    assert first.wait(300) == 0, first.printed()
+    assert "reached 20,000 frames" in first.printed()
+    assert f"actor,{lan.hosts['actor1'].address},,{len(os.sched_getaffinity(0))}" in first.printed()
+    assert far.left() == {}

@@ -51,7 +51,7 @@ def test_a_memory_task_needs_the_lstm(tmp_path):
 
 
 def test_sentences_are_read_in_the_order_of_their_words(tmp_path):
-    flags = ["--level_name=acting:Tales-v0", "--algorithm=ppo", "--discounting=0"]
+    flags = ["--level_name=tests.helpers.acting:Tales-v0", "--algorithm=ppo", "--discounting=0"]
     rows = _train(tmp_path, *flags, "--total_environment_frames=40000", "--stop_at_return=9.7")
     assert rows[-1]["episode_return"] > 9.5, "of 10; those who know both animals reach 5"
 

@@ -15,15 +15,18 @@ def _train(logdir, level, *flags):
 
 def test_a_policy_learns_from_games_against_itself(tmp_path):
     logdir = tmp_path / "run"
-    code, output = _train(logdir, LEVEL, "--max_seconds=45", "--log_games")
+    saves = "--save_checkpoint_secs=5", "--log_games"
+    code, output = _train(logdir, LEVEL, "--max_seconds=45", *saves)
     assert code == 0, output
-    row = read_rows(logdir, "metrics.jsonl")[-1]
+    row, earlier = read_rows(logdir, "metrics.jsonl")[-1], read_rows(logdir, "games.jsonl")
     assert {"elo", "elo_past", "elo_past_best", "score/self", "score/past"} <= row.keys()
-    code, output = _train(logdir, LEVEL, "--max_seconds=50")
+    code, output = _train(logdir, LEVEL, "--max_seconds=60", *saves)
     assert code == 0, output
     resumed = next(r for r in read_rows(logdir, "metrics.jsonl") if r["frames"] > row["frames"])
     assert abs(resumed["elo"] - row["elo"]) < abs(resumed["elo"]), "it begins at the old rating"
     games = read_rows(logdir, "games.jsonl")
+    past = {game["opponent"] for game in games[len(earlier) :]} - {"self"}
+    assert min(int(name.split()[1]) for name in past) < row["updates"], "a checkpoint of before"
     assert {game["opponent"].split()[0] for game in games} == {"self", "past"}
     assert {game["score"] for game in games} == {0, 0.5, 1}
     code, output = run(

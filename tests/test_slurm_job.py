@@ -217,3 +217,66 @@ def test_a_job_whose_time_is_over_saves_and_goes_on_when_slurm_starts_it_again(s
     )
     assert f"after {frames():,.0f} frames" in slurm.printed(job)
     until(lambda: set(slurm.processes()) <= slurm.own, 40)
+
+
+@needs_slurm
+@needs_horovod
+@pytest.mark.slow
+def test_two_learners_and_their_actors_share_one_node(slurm):
+    rows = ["job,ip,tf_port,count", *(f"learner,here,{free_port()}," for _ in range(2))]
+    (slurm.folder / "workers.csv").write_text("\n".join([*rows, "actor,here,,2"]))
+    flags = ("--level_name=catch", "--batch_size=4", "--total_environment_frames=20000")
+    command = [*FRONTEND, "--emit=slurm", "--workers_csv_path=workers.csv", "--logdir=run", *flags]
+    script = slurm.folder / "job.sh"
+    script.write_text(subprocess.check_output(command, cwd=slurm.folder, text=True))
+    asked = ("sbatch", "--parsable", "--output=out", "--cpus-per-task=2", str(script))
+    job = slurm.ask(*asked, LEARNERS_BY="mpirun").strip()
+    until(lambda: slurm.state(job) not in ("PENDING", "RUNNING", "COMPLETING"), 300)
+    printed = (slurm.folder / "out").read_text()
+    assert slurm.state(job) == "COMPLETED", printed
+    assert "finished: reached 20,000 frames" in printed
+    assert "NumNodes=1 " in slurm.ask("scontrol", "show", "job", job)
+    start = json.loads((slurm.folder / "run" / "starts.jsonl").read_text())
+    assert len(set(start["learners"])) == 2
+    until(lambda: set(slurm.processes()) <= slurm.own, 40)
+
+
+@needs_slurm
+@pytest.mark.slow
+def test_the_jobs_of_an_experiment_run_on_a_node_each_and_survive_the_end_of_their_time(slurm):
+    sweep = """level_name = "catch"\ntotal_environment_frames = 200000
+    [axes]\nseed = [1, 2]\n[needs]\nactors = 2\n"""
+    (slurm.folder / "sweep.toml").write_text(sweep)
+    command = [*FRONTEND, "--emit=slurm", "--experiment=sweep.toml", "--batch_size=4"]
+    script = slurm.folder / "sweep.sbatch"
+    script.write_text(subprocess.check_output(command, cwd=slurm.folder, text=True))
+    asked = ("sbatch", "--parsable", "--output=%a.out", "--cpus-per-task=4", str(script))
+    job = slurm.ask(*asked).strip()
+    folder = slurm.folder / "runs" / "sweep"
+
+    def frames(number):
+        path = folder / "trials" / f"{number:03d}" / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return json.loads(lines[-1])["frames"] if lines else 0
+
+    def states():
+        found = map(json.loads, (folder / "experiment.jsonl").read_text().splitlines())
+        return {row["trial"]: row for row in found if row["event"] == "ended"}
+
+    until(lambda: frames(0) > 5000, 300)
+    slurm.ask("scancel", "--batch", "--signal=USR1", f"{job}_0")  # as Slurm does before the end
+    until(lambda: "saved, since this job's time is over" in slurm.printed("0"), 120)
+    assert 0 not in states()
+
+    def ended():
+        slurm.ask("scontrol", "update", f"JobId={job}_0", "Comment=look")
+        return states().keys() == {0, 1}
+
+    until(ended, 400)
+    assert "resumed at " in slurm.printed("0")
+    for number in (0, 1):
+        assert states()[number]["frames"] >= 200000
+        assert "finished: reached 200,000 frames" in slurm.printed(str(number))
+        log = folder / "trials" / f"{number:03d}" / "actor-1.log"
+        assert "[actor 1] " in log.read_text()
+    until(lambda: set(slurm.processes()) <= slurm.own, 40)

@@ -30,6 +30,7 @@ from impala_mm.actor.policy_puller import PolicyVersion
 from impala_mm.actor.stepper import EnvironmentStepper, numbered
 from impala_mm.algorithms.feature import ActingHook, SendingHook, TeacherLoader
 from impala_mm.algorithms.interface import Algorithm
+from impala_mm.config.environment_flags import PAST
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.data.variables import ParameterLayout
 from impala_mm.environments.turns import TurnVector
@@ -219,6 +220,9 @@ class UnrollPlayer(UnrollLoop):
             self._opponents[number] = PolicyOpponents(
                 environments, acts[rows], state, opponents, number
             )
+        if opponents and PAST in opponents.weights and self._opponents:
+            for version in opponents.restore_past(algorithm.variables):
+                self._renew(version)
         length = algorithm.unroll.length
         self._own_groups = [
             _ActingGroup(
@@ -247,10 +251,13 @@ class UnrollPlayer(UnrollLoop):
     def _load(self, load_policy: Callable[[], Any]) -> None:
         before, self._loaded_policy = self._loaded_policy, load_policy()
         if self._loaded_policy is None or self._loaded_policy != before:
-            for act in self._acts.values():
-                act.read_variables()
-            for opponents in self._opponents.values():
-                opponents.renew(getattr(self._loaded_policy, "version", 0))
+            self._renew(getattr(self._loaded_policy, "version", 0))
+
+    def _renew(self, version: int) -> None:
+        for act in self._acts.values():
+            act.read_variables()
+        for opponents in self._opponents.values():
+            opponents.renew(version)
 
 
 class _Chosen(NamedTuple):

@@ -1,11 +1,12 @@
 """Opponents of an actor with a network: its newest policy, and policies that it had earlier.
 
 `environments/opponents.py` draws them for each game. The actor keeps its pool of past policies
-itself, from the parameters that it pulls, so that nothing more is sent. Each group of environments
-has a pool of its own, since groups may step in threads.
+itself, from the parameters that it pulls, so that nothing more is sent. It begins with the run's
+checkpoints, if it sees their folder. Each group of environments has a pool of its own, since groups
+may step in threads.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import tensorflow as tf
 from impala_mm.actor.acting import Act
 from impala_mm.config.environment_flags import PAST, RANDOM, SELF
 from impala_mm.data.trajectory import Entry
+from impala_mm.data.variables import Variables
 from impala_mm.environments.opponents import (
     DrawnOpponents,
     PastPolicies,
@@ -30,6 +32,8 @@ class OpponentSettings(NamedTuple):
     weights: Mapping[str, float]  # of --opponents, by name
     load: Callable[[str, int], Player]  # (name, entries) -> a player that is not this policy
     seed: int
+    # Load what the run has saved into the variables, the oldest first, and yield each version.
+    restore_past: Callable[[Variables], Iterable[int]] = lambda variables: ()
 
 
 class PolicyOpponents:

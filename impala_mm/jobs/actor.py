@@ -6,12 +6,13 @@ import functools
 import itertools
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from impala_mm.config import auto, flags, user_modules
 from impala_mm.config.environment_flags import PAST, RANDOM, SELF, read_opponents
-from impala_mm.config.errors import UserMistake
+from impala_mm.config.errors import ImpalaError, UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data import compression
 from impala_mm.runtime import heartbeat, lifecycle, log, machine, ports, run_token, starter
@@ -285,7 +286,27 @@ def _opponents(config: Config, spec: Any) -> Any:
         )
     load = functools.partial(load_player, config=config, spec=spec)
     seed = config.seed + 1000 * config.task
-    return OpponentSettings(weights, lambda name, entries: load(name, entries=entries), seed)
+    restore_past = functools.partial(_restore_past, config.logdir)
+    return OpponentSettings(
+        weights, lambda name, entries: load(name, entries=entries), seed, restore_past
+    )
+
+
+def _restore_past(logdir: str, variables: Any) -> Iterator[int]:
+    """Load a run's checkpoints, the oldest first, and yield their updates.
+
+    Where other hosts have the run's folder, there are none.
+    """
+    from impala_mm.records import checkpoint, saved_variables  # noqa: PLC0415
+
+    by_key = saved_variables.named_for_acting(variables)
+    for path in checkpoint.all_in(Path(logdir, "checkpoints")) if logdir else []:
+        try:
+            updates = checkpoint.verify(path).updates
+            saved_variables.load(path, by_key)
+        except (ImpalaError, OSError):  # the learner may delete it
+            continue
+        yield updates
 
 
 def refuse_many_environments(config: Config, count: int, unroll_bytes: int, actors: int) -> None:

@@ -215,7 +215,7 @@ class Checkpointing:
             milestone=frames // self._tenth > self._newest.frames // self._tenth,
             own_states=snapshot.own_states,
             offline_updates=snapshot.offline_updates,
-            elo=self._status.aggregator.ratings.newest,
+            ratings=self._status.aggregator.ratings.saved(),
         )
 
 

@@ -192,7 +192,7 @@ class LearnerMonitor:
             learner.updates, learner.steps = about.updates, about.steps
             learner.offline_updates = about.offline_updates
             status.seconds = about.seconds
-            status.aggregator.ratings.newest = about.elo
+            status.aggregator.ratings.restore(about.ratings)
             self.finished = resume.why_finished(about, learner.limits)
         return about is not None
 

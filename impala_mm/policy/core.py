@@ -17,6 +17,7 @@ from impala_mm.algorithms.interface import PolicyOutput, Role, defines
 from impala_mm.algorithms.parts import networks
 from impala_mm.config import auto, command_line, flag_values, user_modules
 from impala_mm.config.algorithm_settings import BadAlgorithm
+from impala_mm.config.environment_flags import FILE_SUFFIX
 from impala_mm.config.errors import ImpalaError, UserMistake
 from impala_mm.config.flags import info
 from impala_mm.config.settings import Config
@@ -103,7 +104,10 @@ class PolicyCore:
     def portable_about(self) -> checkpoint.CheckpointInfo:
         """Return the checkpoint's description without what belongs to this machine, as paths do."""
         own = {f.name for f in dataclasses.fields(self.config) if info(f).own}
-        own |= {name for name, v in self.about.settings.items() if str(v).startswith(("/", "~"))}
+        texts = {name: str(value) for name, value in self.about.settings.items()}
+        paths = {name for name, text in texts.items() if text.startswith(("/", "~"))}
+        # Files of environments are saved beside the weights.
+        own |= {name for name in paths if FILE_SUFFIX not in texts[name]}
         settings = {name: v for name, v in self.about.settings.items() if name not in own}
         return self.about._replace(settings=settings)
 

@@ -47,7 +47,8 @@ class CheckpointInfo(NamedTuple):
     # not be saved. () if learners have none.
     own_states: tuple[str, ...] = ()
     offline_updates: int = 0  # those of the updates that were made from recorded games
-    elo: float = 0.0  # rating of the policy against its opponents, see `ratings`
+    # Of the policies against their opponents, see `ratings`.
+    ratings: dict[str, float] = {}  # noqa: RUF012 - nobody changes it
 
 
 class Damaged(UserMistake, BadCheckpoint):
@@ -124,7 +125,7 @@ def read(path: Path) -> CheckpointInfo | None:
     """Return a checkpoint's description without verifying it; None if it cannot be read."""
     try:
         content = from_json((path / "about.json").read_text())
-        missing = {"own_states": (), "offline_updates": 0, "elo": 0.0}  # in earlier versions
+        missing = {"own_states": (), "offline_updates": 0, "ratings": {}}  # in earlier versions
         content = missing | content
         content["own_states"] = tuple(content["own_states"])
         about = CheckpointInfo(**{name: content[name] for name in CheckpointInfo._fields})
@@ -141,9 +142,12 @@ def _has_possible_values(about: CheckpointInfo) -> bool:
         all(type(each) is int and 0 <= each < 2**63 for each in counts)
         and all(type(each) in (int, float) and 0 <= each < math.inf for each in amounts)
         and type(about.episode_return) in (int, float, type(None))
-        and type(about.elo) in (int, float)
-        and all(isinstance(each, dict) for each in (about.settings, about.made_of, about.versions))
+        and all(
+            isinstance(each, dict)
+            for each in (about.settings, about.made_of, about.versions, about.ratings)
+        )
         and all(isinstance(each, str) for each in about.own_states)
+        and all(type(each) in (int, float) for each in about.ratings.values())
     )
 
 

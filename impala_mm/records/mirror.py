@@ -83,20 +83,16 @@ class Mirror:
             try:
                 self._restore()
                 break
-            except (PermissionError, FileNotFoundError) as error:
-                self._refuse(error)
             except Exception as error:  # each store has exceptions of its own
-                if time.monotonic() > until:
-                    self._refuse(error)
+                no_such = isinstance(error, (PermissionError, FileNotFoundError))
+                if (no_such and not self._starts) or time.monotonic() > until:
+                    flags.refuse(
+                        f"--mirror={self._url} cannot be read and written, and may hold a state of "
+                        f"the run: {describe_error(error)}"
+                    )
                 self._say(f"{self._url} cannot be reached ({describe_error(error)}): trying again")
                 time.sleep(5)
         self._thread.start()
-
-    def _refuse(self, error: Exception) -> None:
-        flags.refuse(
-            f"--mirror={self._url} cannot be read and written, and may hold a state of the run: "
-            f"{describe_error(error)}"
-        )
 
     def _restore(self) -> None:
         began, here = time.monotonic(), self._local_starts()
@@ -114,8 +110,7 @@ class Mirror:
         self._saves = {save for name in names if (save := _save_of(name))}
         is_newer = len(self._starts) > len(here)
         complete = {s: self._read(f"{s}/{_ABOUT}") for s in self._saves if f"{s}/{_ABOUT}" in names}
-        for path in checkpoint.all_in(self._folder / "checkpoints"):
-            name = path.relative_to(self._folder).as_posix()
+        for name, path in self._local_saves().items():
             if (content := _content(path / _ABOUT)) and content == complete.get(name):
                 self._uploaded[f"{name}/{_ABOUT}"] = _state(path / _ABOUT)
             elif is_newer:  # saved here, but not uploaded before the run went on elsewhere
@@ -168,8 +163,10 @@ class Mirror:
                 self._upload(is_last)
                 failure = ""
             except _Taken:
-                self._failure = "another process has begun to write to it"
-                self._say(f"error: {self._url}: {self._failure}; this one writes to it no more")
+                self._say(
+                    f"error: another process has begun to write to {self._url}: this one writes to "
+                    f"it no more"
+                )
                 return
             except Exception as error:  # each store has exceptions of its own
                 failure = describe_error(error)
@@ -192,10 +189,7 @@ class Mirror:
         if starts != self._starts:
             self._store.pipe_file(self._path(_STARTS), starts)
             self._starts = starts
-        # The states of a checkpoint's learners before the checkpoint, which names them.
-        saves = sorted([*folder.glob("own/*/[0-9]*"), *folder.glob("checkpoints/[0-9]*")])
-        saves.sort(key=lambda path: path.parent.name == "checkpoints")
-        here = [path.relative_to(folder).as_posix() for path in saves if path.name.isdigit()]
+        here = self._local_saves()
         for save in here:
             self._upload_save(save)
         for path in sorted(folder.rglob("*")):
@@ -242,6 +236,12 @@ class Mirror:
                 self._store.rm(self._path(path), recursive=path == save)
         self._uploaded.pop(f"{save}/{_ABOUT}", None)
         self._saves.remove(save)
+
+    def _local_saves(self) -> dict[str, Path]:
+        """Return the saves here by name: learners' states, then checkpoints, which name those."""
+        folders = [*sorted(self._folder.glob("own/*")), self._folder / "checkpoints"]
+        found = [path for folder in folders for path in checkpoint.all_in(folder)]
+        return {path.relative_to(self._folder).as_posix(): path for path in found}
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

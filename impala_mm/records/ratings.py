@@ -5,7 +5,7 @@ ratings are those of the whole run: all actors' past policies are known by their
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -20,17 +20,26 @@ class OpponentRatings:
     """The results of a run's newest policy against its opponents.
 
     Random opponents are rated 0, or else the first past policy is. A past policy enters with the
-    rating that the newest one has then; both change with each game between them. After a resume
-    the first past policy keeps the rating with which it entered.
+    rating that the newest one has then; both change with each game between them.
     """
 
     def __init__(self, names: Sequence[str]):
         """Know opponents by their places in --opponents."""
         self._names = names
         self._scores = {name: deque[float](maxlen=_GAMES) for name in names}
-        self.newest = 0.0  # rating of the newest policy; a resumed run's continues
+        self._newest = 0.0
         self._past: dict[int, float] = {}  # by version
         self._fixed = RANDOM if RANDOM in names else None
+
+    def saved(self) -> dict[str, float]:
+        """Return the ratings for a checkpoint: the newest policy's, and past ones' by version."""
+        past = {str(version): rating for version, rating in self._past.items()}
+        return {"newest": self._newest} | past if past or self._newest else {}
+
+    def restore(self, saved: Mapping[str, float]) -> None:
+        """Continue with what `saved` returned."""
+        self._newest = saved.get("newest", 0.0)
+        self._past = {int(v): rating for v, rating in saved.items() if v.isdigit()}
 
     def add(self, number: int, score: float) -> None:
         """Add a game against the opponent of this number; none changes nothing."""
@@ -39,7 +48,7 @@ class OpponentRatings:
             return
         self._scores[name].append(score)
         if name == PAST and number >= 0:
-            rated = self._past.setdefault(number, self.newest)
+            rated = self._past.setdefault(number, self._newest)
             is_fixed = not self._fixed and number == next(iter(self._past))
             change = self._change(score, rated)
             self._past[number] = rated if is_fixed else rated - change
@@ -61,7 +70,7 @@ class OpponentRatings:
                 row[f"score/{name}"] = float(np.mean(scores))
                 row[f"lost/{name}"] = float(np.mean([score == 0 for score in scores]))
         if self._past or (self._fixed and row):
-            row["elo"] = self.newest
+            row["elo"] = self._newest
         if self._past:
             row["elo_past"] = float(np.mean([*self._past.values()]))
             row["elo_past_best"] = max(self._past.values())
@@ -73,7 +82,7 @@ class OpponentRatings:
 
     def _change(self, score: float, rated: float) -> float:
         """Change the newest policy's rating by a score against one of this rating."""
-        expected = 1 / (1 + 10 ** ((rated - self.newest) / _SCALE))
+        expected = 1 / (1 + 10 ** ((rated - self._newest) / _SCALE))
         change = _STEP * (score - expected)
-        self.newest += change
+        self._newest += change
         return change

@@ -42,7 +42,8 @@ games.jsonl         a line for each complete game, with --log_games: its return,
                     version in its last unroll; frames and seconds are those of the row of metrics
 events/             the same as metrics.jsonl for TensorBoard: tensorboard --logdir=THIS_FOLDER
 checkpoints/        named by update number: the newest ones, the best one, and one for each tenth
-                    of the run; taken-TIME: another member of a population had the first of them
+                    of the run; taken-TIME: another member of a population had the first of them;
+                    former-*: saved here, but not in the mirror when the run went on elsewhere
 own/                what each learner saved of its own with the newest checkpoints, if the
                     algorithm has a source or local variables
 learner.log         the learner's log

@@ -13,8 +13,8 @@ from impala_mm.config.user_sources import TooManyFiles
 from impala_mm.runtime.certificates import CannotMake
 from launcher.commands import apply, manage
 from launcher.commands.launch import launch
-from launcher.emit import EMITTERS
-from launcher.experiments.run import run_experiment
+from launcher.emit import EMITTERS, slurm
+from launcher.experiments.run import begin_array, run_experiment
 from launcher.follow import follow, names, remembered
 from launcher.follow.console import say
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
@@ -26,6 +26,7 @@ from launcher.plan.request import (
     check_flags,
     count_workers,
     read_workers,
+    refuse_passwords,
 )
 from launcher.plan.workers_csv import BadCsv
 from launcher.supervise import tmux
@@ -45,20 +46,39 @@ def emit_script(run: Run, request: Request) -> int:
         raise UserError(f"--emit={config.emit}: {EMITTERS.unknown(config.emit)}")
     with contextlib.redirect_stdout(sys.stderr):
         check_flags(request)
-        is_counted = any(name in request.given for name in NUMBERS)
-        workers = count_workers(request) if is_counted else read_workers(request)
-        given = [name for name in request.given if name not in NUMBERS]
-        request = dataclasses.replace(request, given=given)
-        if any(row.ssh_password for row in workers):
-            raise UserError(
-                f"{config.workers_csv_path} has passwords, which --emit={config.emit} has no use "
-                f"for: give it a CSV without the column ssh_password"
-            )
-        text, notes = EMITTERS[config.emit](run.name, workers, request)
+        emit = _emit_array if config.experiment else _emit_run
+        text, notes = emit(run.name, request)
         for note in notes:
             say(f"note: {note}")
     print(text, end="")
     return 0
+
+
+def _emit_run(name: str, request: Request) -> tuple[str, list[str]]:
+    """Return the file for one run, and notes."""
+    config = request.launcher
+    is_counted = any(name in request.given for name in NUMBERS)
+    workers = count_workers(request) if is_counted else read_workers(request)
+    given = [name for name in request.given if name not in NUMBERS]
+    request = dataclasses.replace(request, given=given)
+    refuse_passwords(workers, config)
+    return EMITTERS[config.emit](name, workers, request)
+
+
+def _emit_array(_: str, request: Request) -> tuple[str, list[str]]:
+    """Return the script of a Slurm array whose jobs are the trials of an experiment, and notes."""
+    if request.launcher.emit != "slurm":
+        raise UserError(
+            f"--emit={request.launcher.emit} is about one run; slurm takes --experiment"
+        )
+    experiment, rows, numbers = begin_array(request)
+    if not numbers:
+        raise UserError(f"{experiment.folder}: all trials have ended")
+    needs = experiment.needs
+    trials = slurm.Trials(
+        str(experiment.folder), numbers, experiment.at_once, needs.cores, needs.gpus
+    )
+    return slurm.emit(experiment.folder.name, rows, request, trials)
 
 
 # By the flag that asks for it; without one of them a run is started.
@@ -87,7 +107,7 @@ def main(request: Request) -> int:
     if len(asked) > 1 and asked != ["status", "json"]:
         raise UserError(f"--{asked[0]} and --{asked[1]} are two commands: give one of them")
     act = COMMANDS[asked[0]] if asked else launch
-    if config.experiment and act is not launch:
+    if config.experiment and act not in (launch, emit_script):
         raise UserError(
             f"--{asked[0]} is about one run: give --tmux_sess=NAME of a trial, without --experiment"
         )
@@ -95,7 +115,7 @@ def main(request: Request) -> int:
         if config.hosts_from and hosts_from.rank():
             hosts_from.wait_for_the_first()
             return 0
-        if config.experiment:
+        if config.experiment and act is launch:
             return run_experiment(request)
         run = Run(config.tmux_sess)
         if act not in (launch, emit_script):

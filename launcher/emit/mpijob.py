@@ -10,12 +10,18 @@ from collections.abc import Sequence
 from launcher.emit.jobset import make_job
 from launcher.emit.pod_template import make_object, make_template, write
 from launcher.emit.pods import check_run, list_notes, make_pods
+from launcher.plan.process_plan import PlanError
 from launcher.plan.request import Request
 from launcher.plan.workers_csv import Worker
 
 
 def emit(name: str, workers: Sequence[Worker], request: Request) -> tuple[str, list[str]]:
     """Return the objects, and notes. Raises PlanError."""
+    if not request.launcher.volume_claim:
+        raise PlanError(
+            "--emit=mpijob: give --volume_claim, by which mpirun's pod learns from the first "
+            "learner's that the run has ended"
+        )
     launcher, learners, *others = make_pods(
         name,
         workers,

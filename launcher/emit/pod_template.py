@@ -10,6 +10,7 @@ looks at its heartbeat. Pods have these files:
 
 import math
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,13 @@ from launcher.plan.request import Request
 from launcher.plan.settings import LauncherConfig
 from launcher.supervise.liveness import FIRST_BEAT_FACTOR
 from launcher.supervise.programs import PACKAGE
-from launcher.supervise.task import HEARTBEAT, PORTS_VARIABLE, START_VARIABLE, WAITS
+from launcher.supervise.task import (
+    HEARTBEAT,
+    HOSTS_VARIABLE,
+    PORTS_VARIABLE,
+    START_VARIABLE,
+    WAITS,
+)
 
 Object = dict[str, Any]  # of Kubernetes
 
@@ -35,13 +42,16 @@ _SECRETS = "/run/secrets/impala_mm"
 _BEGIN = f"umask 077\nrm -rf {STATE}/*\ncp {_SECRETS}/token {STATE}/token\n"
 _READ_NUMBER = "n=$(hostname)\nn=${n##*-}\n"
 _AWAIT_NAME = 'until getent hosts "$(hostname).{name}" >/dev/null; do sleep 1; done\n'
-# Learners that are evicted save and exit with code 0, but the run has not ended.
+# The run has ended if the first learner says so: mpirun exits with code 0 also if it has lost a
+# learner, and learners that are evicted save and exit with code 0.
 _RUN_MPIRUN = f"""\
+rm -f {{hosts}}
 "$@" &
 echo $! >{STATE}/pid
 wait $!
 code=$?
 [ ! -e {STATE}/stopped ] || exit 143
+[ $code != 0 ] || grep -q '"ended": true' {{hosts}} || exit 1
 exit $code
 """
 _SAVE = f'touch {STATE}/stopped; kill -USR1 "$(cat {STATE}/pid)"; sleep {{seconds}}'
@@ -71,10 +81,10 @@ def make_template(name: str, pods: Pods, request: Request, restarts: str = "") -
     container: Object = {
         "name": job,
         "image": choose("container_image", config.container_image, job)[-1],
-        "command": ["sh", "-c", _script(name, pods), pods.name],
+        "command": ["sh", "-c", _script(name, pods, _hosts_file(name, request)), pods.name],
         "args": _words(pods),
         "workingDir": pods.process.workdir,
-        "env": _environment(name, pods, config),
+        "env": _environment(name, pods, request),
         "resources": _resources(pods),
         "volumeMounts": mounts,
     }
@@ -89,13 +99,21 @@ def make_template(name: str, pods: Pods, request: Request, restarts: str = "") -
     }
 
 
-def _script(name: str, pods: Pods) -> str:
+def _hosts_file(name: str, request: Request) -> str:
+    """Return the file in which the first learner says that the run has ended.
+
+    It is on the volume, since mpirun may be in another pod.
+    """
+    return f"{logdir(name, request).parent}/.{name}-learners.json"
+
+
+def _script(name: str, pods: Pods, hosts: str) -> str:
     """Return what a shell does in the pod before it becomes the process."""
     script = _BEGIN + (_READ_NUMBER if pods.last_word else "")
     if pods.row.job == "learner":  # learners look up each other's names as soon as they start
         script += _AWAIT_NAME.format(name=name)
     if pods.name in ("learners", "launcher"):
-        return script + _RUN_MPIRUN
+        return script + _RUN_MPIRUN.format(hosts=shlex.quote(hosts))
     return f'{script}exec "$@" {pods.last_word}'.rstrip() + "\n"
 
 
@@ -113,9 +131,9 @@ def _escape(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _environment(name: str, pods: Pods, config: LauncherConfig) -> list[Object]:
+def _environment(name: str, pods: Pods, request: Request) -> list[Object]:
     """Return the container's variables; those that may be secret come from the Secret."""
-    own = pods.process.installation
+    own, secrets = pods.process.installation, _secret_variables(request.launcher)
     variables = pods.process.environment | {
         "PYTHONUNBUFFERED": "1",
         HEARTBEAT: f"{STATE}/beat",
@@ -124,7 +142,8 @@ def _environment(name: str, pods: Pods, config: LauncherConfig) -> list[Object]:
     if PORTS_VARIABLE in variables:
         agent = f"{own.python} -ES {own.root}/launcher/supervise/mpi_agent.py"
         variables["PRTE_MCA_plm_ssh_agent"] = agent
-    secrets = _secret_variables(config)
+    if pods.row.job == "learner":
+        variables[HOSTS_VARIABLE] = _hosts_file(name, request)
     return [
         {"name": each, "valueFrom": {"secretKeyRef": {"name": _secret(name), "key": each}}}
         if each in secrets

@@ -55,12 +55,12 @@ def make_pods(
     """
     learners, others = _join_rows(workers)
     hosts = {row.line: host_of(i) for i, row in enumerate(learners)}
-    own = _installation(learners[0], launcher) if launcher else None
+    own = image_installation(learners[0], launcher) if launcher else None
     made = process_plan.make_processes(
         [*learners, *others],
         request.launcher,
         request.flags | {"logdir": str(logdir(name, request))},
-        lambda row: _installation(row, hosts.get(row.line, "")),
+        lambda row: image_installation(row, hosts.get(row.line, "")),
         launcher=own,
     )
     processes = {process.name: process for process in made}
@@ -166,8 +166,8 @@ def _join_rows(workers: Sequence[Worker]) -> tuple[list[Worker], list[Worker]]:
     return learners, [dataclasses.replace(row, count=count) for row, count in counts.items()]
 
 
-def _installation(row: Worker, address: str) -> Installation:
-    """Return the installation in a pod, which is that of the image."""
+def image_installation(row: Worker, address: str) -> Installation:
+    """Return the installation in a container, which is that of the image."""
     root = row.workdir or _ROOT
     python = row.python or f"{root}/.venv/bin/python"
     return Installation(

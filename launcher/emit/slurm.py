@@ -1,16 +1,22 @@
-"""--emit=slurm: the script of a heterogeneous Slurm job with the processes of the CSV.
+"""--emit=slurm: the script of a Slurm job with the processes of the CSV.
 
-The job has a component for each kind of process: learners, actors, evaluators. sbatch runs the
-script without arguments; srun or mpirun runs it again for each process, which finds its row by its
-number and continues with `slurm_job.sh`. This module connects to no host and starts nothing.
+It is a heterogeneous job with a component for each kind of process: learners, actors, evaluators.
+If all rows have the same host, it is a job on one node, whose processes share what the job has; an
+experiment becomes an array of such jobs, one for each trial. sbatch runs the script without
+arguments; srun or mpirun runs it again for each process, which finds its row by its number and
+continues with `slurm_job.sh`. This module connects to no host and starts nothing.
 """
 
+import math
 import os
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from impala_mm.config.flags import infos
+from launcher.emit import pods
 from launcher.plan import host_environment, process_plan
 from launcher.plan.request import Request
 from launcher.plan.settings import LauncherConfig
@@ -27,8 +33,8 @@ _JOBS = ("learner", "actor", "evaluator")  # in the order of their components
 _HEADER = """\
 #!/bin/bash
 # {what}: written by run_experiment_mm_raw.py --emit=slurm.
-# Options on sbatch's command line take precedence; those of each component go between colons:
-#   sbatch --time=8:00:00 --partition=gpu --cpus-per-task=8 : --partition=cpu THIS_FILE
+# Options on sbatch's command line take precedence{colons}:
+#   sbatch --time=8:00:00 --partition=gpu --cpus-per-task=8{other} THIS_FILE
 #SBATCH --job-name={name}
 #SBATCH --time=1-00:00:00
 #SBATCH --signal=B:USR1@120
@@ -37,10 +43,28 @@ _HEADER = """\
 """
 
 
-def emit(name: str, workers: Sequence[Worker], request: Request) -> tuple[str, list[str]]:
+_RECORD_END = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from launcher.experiments import journal; "
+    "journal.record_end(sys.argv[2], int(sys.argv[3]))"
+)
+
+
+class Trials(NamedTuple):
+    """The trials of an experiment that are jobs of one array."""
+
+    folder: str  # the experiment's
+    numbers: Sequence[int]
+    at_once: int = 0  # at most; 0: as many as Slurm has room for
+    cores: int = 1  # of a trial; 1: those of its processes
+    gpus: int = 0  # of each learner
+
+
+def emit(
+    name: str, workers: Sequence[Worker], request: Request, trials: Trials | None = None
+) -> tuple[str, list[str]]:
     """Return the script, and notes on what it ignores. Raises PlanError."""
     notes = list_notes(workers, request.launcher, request.given)
-    return make_script(name, workers, request.launcher, request.flags), notes
+    return make_script(name, workers, request.launcher, request.flags, trials), notes
 
 
 def list_notes(
@@ -68,26 +92,41 @@ def list_notes(
 
 
 def make_script(
-    name: str, workers: Sequence[Worker], config: LauncherConfig, flags: dict[str, str]
+    name: str,
+    workers: Sequence[Worker],
+    config: LauncherConfig,
+    flags: dict[str, str],
+    trials: Trials | None = None,
 ) -> str:
     """Return the script. `name`: the run's; `flags`: the user's flags. Raises PlanError."""
     rows = {job: [w for w in workers if w.job == job] for job in _JOBS}
     rows = {job: of_job for job, of_job in rows.items() if of_job}
     counts = {job: sum(worker.count for worker in of_job) for job, of_job in rows.items()}
     what = ", ".join(f"{count} {job}{'s' * (count > 1)}" for job, count in counts.items())
-    components = "#SBATCH hetjob\n".join(_component(job, rows[job]) for job in rows)
+    hosts = {worker.ip for worker in workers}
+    on_one_node = trials is not None or (len(hosts) == 1 and hosts != {""})
+    if on_one_node:
+        parts = _one_node(rows, trials)
+        given = {"colons": "", "other": ""}
+    else:
+        parts = "#SBATCH hetjob\n".join(_component(job, rows[job]) for job in rows)
+        given = {"colons": "; those of each component go between colons"}
+        given["other"] = " : --partition=cpu"
+    if trials:
+        what = f"trials of {what} each"
+    own = process_plan.flag_arguments({n: v for n, v in flags.items() if n != "logdir"})
     return "\n".join(
         [
-            _HEADER.format(what=what, name=name) + components,
-            _logdir(name, flags),
+            _HEADER.format(what=what, name=name, **given) + parts,
+            _trial(trials) if trials else _logdir(name, flags) + "\n" + _bash_array("flags", own),
             _environment(config),
-            _bash_array(
-                "flags",
-                process_plan.flag_arguments({n: v for n, v in flags.items() if n != "logdir"}),
-            ),
             *(_bash_function(job, rows.get(job, []), config) for job in _JOBS),
             _settings(rows["learner"], counts, config),
+            _ports(rows["learner"], trials),
+            f"on_one_node={'yes' * on_one_node}",
+            _containers(rows, config, trials),
             _token(rows["learner"][0], config, flags),
+            _bash_array("record_end", _record_end(rows["learner"][0], config, trials)),
             _JOB_SCRIPT.read_text(),
         ]
     )
@@ -107,6 +146,15 @@ def choose_ports(learners: Sequence[Worker]) -> list[int]:
     return taken
 
 
+def _ports(learners: Sequence[Worker], trials: Trials | None) -> str:
+    """Return the line that sets the learners' ports; two trials on one node have different ones."""
+    ports = list(map(str, choose_ports(learners)))
+    if trials:
+        job = f"${{SLURM_JOB_ID:-0}} * {len(ports)}"
+        ports = [f"$((20000 + ({job} + {i}) % 10000))" for i in range(len(ports))]
+    return f"ports=({' '.join(ports)})"
+
+
 def _component(job: str, rows: Sequence[Worker]) -> str:
     gpus = max(worker.num_gpus for worker in rows)  # Slurm chooses which ones
     tasks, cores = sum(worker.count for worker in rows), max(worker.num_cores for worker in rows)
@@ -117,6 +165,68 @@ def _component(job: str, rows: Sequence[Worker]) -> str:
     if job != "learner":
         lines.append("#SBATCH --no-kill")  # a lost node ends only its own processes
     return "".join(f"{line}\n" for line in lines)
+
+
+def _one_node(rows: Mapping[str, Sequence[Worker]], trials: Trials | None) -> str:
+    """Return the lines of a job on one node, which asks for what all processes need together."""
+    cores = sum(worker.count * worker.num_cores for job in rows for worker in rows[job])
+    learners, gpus = len(rows["learner"]), sum(worker.num_gpus for worker in rows["learner"])
+    if trials:
+        cores = trials.cores if trials.cores > 1 else cores
+        gpus = max(gpus, trials.gpus * learners)
+    # mpirun starts as many learners as the job has tasks.
+    tasks = f"--nodes=1 --ntasks={learners} --cpus-per-task={math.ceil(cores / learners)}"
+    lines = [tasks + (f" --gpus={gpus}" if gpus else "")]
+    if trials:
+        lines.append(f"--array={','.join(map(str, trials.numbers))}")
+        lines[-1] += f"%{trials.at_once}" * bool(trials.at_once)
+    return "".join(f"#SBATCH {line}\n" for line in lines)
+
+
+def _trial(trials: Trials) -> str:
+    """Return the lines that set the folder of the array's trial, and its flags."""
+    folder = _quoted_path(f"{trials.folder}/trials")
+    return (
+        f'new_logdir={folder}/"$(printf %03d "${{SLURM_ARRAY_TASK_ID:-0}}")"\n'
+        f'flags=("--config=${{2:-$new_logdir}}/trial.toml")\n'
+    )
+
+
+def _containers(jobs: Iterable[str], config: LauncherConfig, trials: Trials | None) -> str:
+    """Return the options by which srun starts the processes of each job in containers (pyxis)."""
+    folders = f",{config.container_mounts}" if config.container_mounts else ""
+    if trials:
+        folders += ",{0}:{0}".format(os.path.abspath(trials.folder))
+    lines = [f"mounts={shlex.quote(folders)}"]
+    images = [_image(job, config) for job in jobs]
+    return "\n".join([*lines, _bash_array("images", images)])
+
+
+def _record_end(learner: Worker, config: LauncherConfig, trials: Trials | None) -> list[str]:
+    """Return the command that writes the end of a trial to its experiment's journal."""
+    if not trials:
+        return []
+    found = _installation(learner, config)
+    folder = os.path.abspath(trials.folder)
+    command = [found.python, "-c", _RECORD_END, found.root, folder]
+    return process_plan.with_setup(learner, config, command)
+
+
+def _installation(worker: Worker, config: LauncherConfig) -> host_environment.Installation:
+    """Return the installation of a row: its image's, or the one here, which all nodes have."""
+    if config.container_image:
+        return pods.image_installation(worker, "")
+    return host_environment.local_installation(worker, "")
+
+
+def _image(job: str, config: LauncherConfig) -> str:
+    """Return the image of a job's containers; empty if nothing runs in one. Raises PlanError."""
+    if not config.container_image:
+        return ""
+    chosen = pods.choose("", config.container_image, job)
+    if not (chosen and re.fullmatch(r"/\S+\.sqsh", chosen[-1])):
+        chosen = pods.choose("container_image", config.container_image, job)
+    return chosen[-1]
 
 
 def _logdir(name: str, flags: dict[str, str]) -> str:
@@ -150,11 +260,11 @@ def _bash_function(job: str, rows: Sequence[Worker], config: LauncherConfig) -> 
         own = process_plan.flag_arguments(
             {"job_name": job} | (process_plan.row_flags(worker) if job == "actor" else {})
         )
-        found = host_environment.local_installation(worker, "")  # every node has the same folders
+        found = _installation(worker, config)
         command = process_plan.with_setup(worker, config, [found.python, found.experiment])
         lines += [
             f'  if [ "$1" -lt {end} ]; then',
-            f"    cd -- {_quoted_path(worker.workdir)} || exit 2",
+            f"    cd -- {_quoted_path(found.workdir)} || exit 2",
             f'    command=({shlex.join(command)} "${{flags[@]}}" {shlex.join(own)})',
             "    return",
             "  fi",
@@ -173,7 +283,7 @@ def _settings(learners: Sequence[Worker], counts: dict[str, int], config: Launch
         [
             "set -o pipefail",
             f"jobs=({' '.join(counts)})",
-            f"ports=({' '.join(map(str, choose_ports(learners)))})",
+            f"counts=({' '.join(map(str, counts.values()))})",
             _bash_array("mpirun", words),
         ]
     )
@@ -181,7 +291,7 @@ def _settings(learners: Sequence[Worker], counts: dict[str, int], config: Launch
 
 def _token(learner: Worker, config: LauncherConfig, flags: dict[str, str]) -> str:
     """Return the lines that say how to make the run's token file, on the job's first node."""
-    found = host_environment.local_installation(learner, "")
+    found = _installation(learner, config)
     command = process_plan.with_setup(learner, config, [found.python, "-c", _MAKE_TOKEN])
     security = flags.get("transport_security", "auto")
     return _bash_array("make_token", [*command, found.root, security])

@@ -1,6 +1,6 @@
 # The part of a Slurm job's script that is the same for all runs. `slurm.py` writes the variables
-# new_logdir, flags, jobs, ports, mpirun and make_token and the functions learner, actor and evaluator
-# before it.
+# new_logdir, flags, jobs, counts, on_one_node, ports, mpirun, mounts, images, make_token and record_end
+# and the functions learner, actor and evaluator before it.
 # All nodes share LOGDIR/slurm, which holds this script, the run's token and the learners' addresses.
 
 # Wait for process $1, however many signals arrive meanwhile; set `code` to its exit code.
@@ -85,6 +85,9 @@ job() {
   echo "job $SLURM_JOB_ID: learners at $(cat "$state/learner_hosts"); results: $logdir"
   await "$learners"
   end_others
+  if [ "${#record_end[@]}" -gt 0 ] && [ -z "$asked" ] && [ "$code" = 0 ]; then
+    here "${record_end[@]}" "$SLURM_ARRAY_TASK_ID" # the journal of the experiment has its end
+  fi
   rm -rf -- "$state"
   if [ "$asked" = requeue ] && [ "$code" = 0 ]; then
     echo "saved, since this job's time is over; it resumes when Slurm starts the job again"
@@ -111,7 +114,7 @@ share() {
     echo "warning: others can write $logdir, replace the job's script there and so run programs as" \
       "you: chmod go-w $logdir"
   fi
-  "${make_token[@]}" "$state/token" ||
+  here "${make_token[@]}" "$state/token" ||
     fail "the run's token file could not be made on $(hostname)"
 }
 
@@ -139,6 +142,8 @@ start_learners() {
     start 0 --mpi=none
   elif [ "$by" = srun ]; then
     start 0 --mpi=pmix --kill-on-bad-exit=1
+  elif [ -n "${images[0]}" ]; then
+    fail "several learners in containers need srun with PMIx (srun --mpi=list)"
   else
     "${mpirun[@]}" --host "$(cut -d ' ' -f 2 <<< "$placed" | paste -sd ,)" --map-by slot \
       -np "${#ports[@]}" bash "$state/job.sh" learner "$logdir" &
@@ -146,15 +151,38 @@ start_learners() {
   learners=$!
 }
 
+# Start the processes of a component: start COMPONENT WORDS_OF_SRUN...
 start() {
-  local component=$1
-  step "$@" bash "$state/job.sh" "${jobs[component]}" "$logdir" &
+  contain "$1"
+  step "$@" "${container[@]}" bash "$state/job.sh" "${jobs[$1]}" "$logdir" &
+}
+
+# Set `container` to srun's words for the containers of a component, if it has an image (pyxis).
+contain() {
+  container=()
+  if [ -n "${images[$1]}" ]; then
+    container=("--container-image=${images[$1]}" --no-container-entrypoint
+      "--container-mounts=$logdir:$logdir$mounts")
+  fi
+}
+
+# Run a command of the job itself, where the learners' programs are.
+here() {
+  contain 0
+  if [ -n "${images[0]}" ]; then
+    (step 0 --ntasks=1 --nodes=1 --mpi=none "${container[@]}" "$@")
+  else
+    "$@"
+  fi
 }
 
 # Run srun on a component of the job: step COMPONENT WORDS... It replaces this shell, so that signals
 # reach srun.
 step() {
   local component=$1 cpus=SLURM_CPUS_PER_TASK_HET_GROUP_$1 group=()
+  if [ -n "$on_one_node" ]; then # all processes share the job's cores, memory and GPUs
+    exec srun --ntasks="${counts[component]}" --overlap --whole --overcommit --cpu-bind=none "${@:2}"
+  fi
   if [ "${#jobs[@]}" -gt 1 ]; then
     group=("--het-group=$component")
   fi

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from impala_mm.records.run_contents import read_records
+from impala_mm.records.run_contents import drop_replaced, read_records
 from launcher.experiments.file import Experiment, Values
-from launcher.experiments.trial import Trial
+from launcher.experiments.trial import METRIC, Trial
 from launcher.plan.request import UserError
 
 FILE = "experiment.jsonl"
@@ -88,6 +88,17 @@ class Journal:
     def asked(self) -> dict[int, Values]:
         """The values of all trials so far, by number."""
         return {row["trial"]: row["values"] for row in self.rows if "values" in row}
+
+
+def record_end(folder: str, number: int) -> None:
+    """Write the end of a trial that ran in a Slurm job of its own."""
+    rows = read_records(Path(folder) / "trials" / f"{number:03d}" / "metrics.jsonl")
+    last: dict[str, Any] = {}
+    for row in drop_replaced(rows):
+        last |= row
+    Journal(Path(folder)).write(
+        "ended", trial=number, frames=last.get("frames", 0.0), score=last.get(METRIC)
+    )
 
 
 def _differences(

@@ -26,7 +26,13 @@ from launcher.follow import connect
 from launcher.follow.console import say
 from launcher.hosts.hosts import Hosts, find_targets, host_id_of
 from launcher.plan import workers_csv
-from launcher.plan.request import Request, UserError, check_flags, read_workers
+from launcher.plan.request import (
+    Request,
+    UserError,
+    check_flags,
+    read_workers,
+    refuse_passwords,
+)
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import file_lock
 from launcher.supervise.run_registry import check_runs_folder, is_same_folder, runs_folder
@@ -51,12 +57,8 @@ def run_experiment(request: Request) -> int:
     for name, instead in _NOT_WITH_MANY.items():
         if name in request.given and getattr(request.launcher, name):
             raise UserError(f"--{name} is about one run, and not for --experiment: {instead}")
-    experiment = file.read(request, {name: SEARCHES[name].OPTIONS for name in SEARCHES.names})
-    if (experiment.folder / "starts.jsonl").exists():
-        raise UserError(f"--logdir={experiment.folder} is the folder of a run: give another one")
-    written = Journal(experiment.folder)
-    written.refuse_changes(experiment)
-    chosen = SEARCHES[experiment.kind](experiment, experiment.folder, written.asked)
+    experiment = _read_file(request)
+    written, chosen = _read_journal(experiment)
     rows = _read_rows(request, experiment, chosen.together)
     places = Pool(rows, experiment.needs)
     if not chosen.together:  # such trials share the cores that there are
@@ -69,6 +71,53 @@ def run_experiment(request: Request) -> int:
     check_runs_folder()
     with _locks(experiment, places.host_ids):
         return Controller(request, experiment, rows, places, chosen, written).run()
+
+
+def _read_file(request: Request) -> Experiment:
+    experiment = file.read(request, {name: SEARCHES[name].OPTIONS for name in SEARCHES.names})
+    if (experiment.folder / "starts.jsonl").exists():
+        raise UserError(f"--logdir={experiment.folder} is the folder of a run: give another one")
+    return experiment
+
+
+def _read_journal(experiment: Experiment) -> tuple[Journal, Search]:
+    """Return the journal and the search, which knows the trials so far."""
+    written = Journal(experiment.folder)
+    written.refuse_changes(experiment)
+    return written, SEARCHES[experiment.kind](experiment, experiment.folder, written.asked)
+
+
+def begin_array(request: Request) -> tuple[Experiment, list[Worker], list[int]]:
+    """Write the settings of all trials that have not ended, for jobs that Slurm starts.
+
+    Return the experiment, the rows of one trial and the trials' numbers.
+    """
+    experiment = _read_file(request)
+    with _locks(experiment, []):
+        written, chosen = _read_journal(experiment)
+        if not chosen.CHOOSES_AHEAD:
+            raise UserError(
+                f"{experiment.path}: kind = {experiment.kind!r} chooses values by the returns of "
+                f"earlier trials, and a Slurm array has all of them at once: use grid or random"
+            )
+        rows = pool.rows_here(experiment.needs, 1)
+        if "workers_csv_path" in request.given or request.launcher.hosts_from:
+            places = Pool(_read_rows(request, experiment, 1), experiment.needs)
+            if wrong := places.why_too_small():
+                raise UserError(f"{experiment.path}: {wrong}")
+            rows = places.take()
+            refuse_passwords(rows, request.launcher)
+        if not written.rows or written.rows[-1]["event"] != "begun":
+            written.write("begun", experiment=experiment.fixed)
+        trials = written.trials(experiment)
+        for trial in _ask_all(experiment, chosen, len(trials)):
+            written.write("asked", trial=trial.number, values=trial.values)
+            trials.append(trial)
+        trials = [trial for trial in trials if trial.state not in FINAL]
+        for trial in trials:
+            trial.rows = rows
+            trial.write_files()
+    return experiment, rows, [trial.number for trial in trials]
 
 
 def _check_together(experiment: Experiment, together: int, places: Pool) -> None:

@@ -87,12 +87,6 @@ class Trial:
         """The folder of its run, below that of the experiment."""
         return self.experiment.folder / _TRIALS / f"{self.number:03d}"
 
-    @property
-    def _mirror(self) -> list[str]:
-        """The flag for a mirror of its own, if the experiment has one."""
-        url = self.experiment.base.get("mirror")
-        return [f"--mirror={url}/trials/{self.number:03d}"] if url else []
-
     def command(self, program: Sequence[str], flags: Sequence[str], *others: str) -> list[str]:
         """Return the command of its frontend; `others`: flags that say what to do with the run."""
         return [
@@ -101,7 +95,6 @@ class Trial:
             f"--workers_csv_path={self.folder / ROWS}",
             f"--logdir={self.folder}",
             f"--tmux_sess={self.name}",
-            *self._mirror,
             *flags,
             *others,
         ]
@@ -116,7 +109,10 @@ class Trial:
         """Return its settings as a file for --config."""
         experiment = self.experiment
         lines = [f"# Trial {self.number} of {experiment.path}"]
-        for name, value in (experiment.base | self.values).items():
+        settings = experiment.base | self.values
+        if settings.get("mirror"):  # each run has one of its own
+            settings["mirror"] += f"/{_TRIALS}/{self.number:03d}"
+        for name, value in settings.items():
             source = "command line" if name in experiment.typed else experiment.path
             line = f"{name} = {setting_files.to_toml(value)}"
             lines.append(f"{line:40}  # {'axis' if name in self.values else source}")

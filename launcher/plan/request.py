@@ -86,10 +86,10 @@ def count_workers(request: Request) -> list[Worker]:
     if "workers_csv_path" in request.given:
         raise UserError("the CSV has the processes: leave out --num_learners and --num_actors")
     learners, actors = request.experiment.num_learners, request.experiment.num_actors
-    if actors < 1:
-        raise UserError("--num_actors: write how many, which are on hosts that are not known yet")
-    rows = [Worker(i, "learner", "") for i in range(learners)]
-    return [*rows, Worker(learners, "actor", "", count=actors)]
+    if actors < 0:
+        raise UserError("--num_actors=auto: write how many, since nobody knows the hosts yet")
+    rows = [Worker(i, "learner", "") for i in range(1, learners + 1)]
+    return [*rows, *[Worker(learners + 1, "actor", "", count=actors)] * (actors > 0)]
 
 
 def read_workers(request: Request) -> list[Worker]:
@@ -102,6 +102,8 @@ def read_workers(request: Request) -> list[Worker]:
     if request.launcher.hosts_from:
         if named:
             raise UserError("--hosts_from and --workers_csv_path both name the hosts: give one")
+        if request.launcher.detach:
+            raise UserError("--detach: who started this command takes the run to end with it")
         found = hosts_from.rows()
         print(f"rows of --hosts_from:\n{hosts_from.describe(found)}")
         return found
@@ -128,3 +130,12 @@ def read_workers(request: Request) -> list[Worker]:
             f"{levels} levels"
         )
     return workers
+
+
+def refuse_passwords(workers: Sequence[Worker], config: LauncherConfig) -> None:
+    """Refuse rows with passwords for --emit, which writes what others may read."""
+    if any(row.ssh_password for row in workers):
+        raise UserError(
+            f"{config.workers_csv_path} has passwords, which --emit={config.emit} has no use "
+            f"for: give it a CSV without the column ssh_password"
+        )

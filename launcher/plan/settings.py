@@ -21,6 +21,14 @@ def _refuse_host(place: str) -> None:
         )
 
 
+def _refuse_relative_mounts(mounts: str) -> None:
+    """Refuse what are no folders of a host and of a container. Raises ValueError."""
+    for mount in filter(None, mounts.split(",")):
+        source, _, target = mount.partition(":")
+        if not (source.startswith("/") and target.startswith("/")):
+            raise ValueError(f"{mount} is not SOURCE:TARGET, two paths that begin with /")
+
+
 @dataclasses.dataclass(frozen=True)
 class LauncherConfig:
     """The frontend's own settings."""
@@ -50,7 +58,6 @@ class LauncherConfig:
              "first one, one for each GPU, and an actor for each other core (sandbox/cloud.md).")
     experiment: str = flag(
         "", group="Cluster",
-        no_slurm="a Slurm job is one run",
         short="file of an experiment: many runs, which share the hosts",
         text="TOML file of an experiment: flags as in a file for config, and tables that say in "
              "which values its runs differ, and how many run at once (sandbox/sweeps.md). They "
@@ -156,7 +163,13 @@ class LauncherConfig:
     container_image: tuple[str, ...] = flag(
         (), group="Other launchers", only_with=with_flag("emit"),
         text="Image of the containers, with its tag; JOB=IMAGE for one job of the CSV alone, such "
-             "as actor=IMAGE. May be repeated.")
+             "as actor=IMAGE. May be repeated. Under Slurm pyxis starts them, from .sqsh files, "
+             "too.")
+    container_mounts: str = flag(
+        "", group="Other launchers", only_with=with_flag("emit", "slurm"),
+        parse=_refuse_relative_mounts,
+        text="Folders of the nodes that containers have besides the run's: SOURCE:TARGET, "
+             "separated by commas.")
     volume_claim: str = flag(
         "", group="Other launchers", only_with=with_flag("emit", *_KUBERNETES),
         text="PersistentVolumeClaim for the run's folder, in the pods of learners and evaluators.")

@@ -18,8 +18,12 @@ from impala_mm.environments.types import Step
 BIDDING = "tests.helpers.pettingzoo_like:Bidding"
 
 
-def _settings(text):
-    return OpponentSettings(read_opponents(text), lambda name, entries: None, seed=1)
+def _settings(text, *restored):
+    return OpponentSettings(read_opponents(text), lambda name, entries: None, 1, *restored)
+
+
+class _Version(int):
+    version = property(int)
 
 
 def _bias(algorithm):
@@ -69,13 +73,10 @@ def test_the_newest_policy_plays_and_past_ones_do(groups):
         _bias(algorithm).assign(100 * tf.one_hot(newest, 5))
         return newest
 
-    class Version(int):
-        version = property(int)
-
     games = []
     for newest in (1, 3, 4):
         for lap in range(5):
-            player.play(lambda: Version(load()))
+            player.play(lambda: _Version(load()))
             rows = player.episodes()
             if lap > 1:  # games that began under an earlier policy have ended
                 games += [(newest, *row[4:]) for row in rows.tolist() if row[1]]
@@ -85,6 +86,28 @@ def test_the_newest_policy_plays_and_past_ones_do(groups):
     assert by_policy[1] == {self_play, (1, 0.5)}
     assert by_policy[3] == {self_play, (1, 1.0), (3, 0.5)}
     assert by_policy[4] == {self_play, (1, 1.0), (3, 1.0), (4, 0.5)}
+
+
+def test_the_policies_that_the_run_has_saved_are_in_the_pool_from_the_start():
+    algorithm = make(Config(level_name=BIDDING, unroll_length=12))
+    for variable in algorithm.variables.trained:
+        variable.assign(tf.zeros_like(variable))
+
+    def restore(variables):
+        for version in (1, 2):
+            _bias(algorithm).assign(100 * tf.one_hot(version, 5))
+            yield version
+
+    def load():
+        _bias(algorithm).assign(100 * tf.one_hot(4, 5))
+        return _Version(4)
+
+    vectors = [(make_environments(BIDDING, 8, seed=0), 8)]
+    player = UnrollPlayer(algorithm, vectors, opponents=_settings("past", restore))
+    player.play(load)
+    games = {tuple(row[4:]) for row in player.episodes().tolist() if row[1]}
+    player.close()
+    assert games == {(1, 1.0), (2, 1.0), (4, 0.5)}
 
 
 def test_random_opponents_of_groups_draw_actions_of_their_own():

@@ -15,6 +15,7 @@ from impala_mm.learner.learner import RunLimits
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.outputs import EventHook
+from impala_mm.records.ratings import OpponentRatings
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.runtime.heartbeat import Heartbeat
 
@@ -36,7 +37,9 @@ def keep(tmp_path):
         )
         status = SimpleNamespace(
             **{"config": config, "learner": learner, "say": said.append, "heartbeat": Heartbeat()},
-            aggregator=SimpleNamespace(mean_return=lambda: status.mean_return),
+            aggregator=SimpleNamespace(
+                mean_return=lambda: status.mean_return, ratings=OpponentRatings(())
+            ),
         )
         events = EventHook("", tmp_path, said.append)
         checkpoints = Checkpoints(tmp_path, variables, config.keep_checkpoints)

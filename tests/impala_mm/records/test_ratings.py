@@ -1,5 +1,7 @@
 """Elo ratings and scores against opponents."""
 
+import json
+
 import numpy as np
 
 from impala_mm.records.ratings import OpponentRatings
@@ -23,6 +25,12 @@ def test_ratings_follow_strength():
     newest, *past = np.mean(distances, 0)
     assert past[0] == 0, "the first one is what the others refer to"
     np.testing.assert_allclose([newest, *past], [300, 0, 100, 200, 300], atol=40)
+    resumed = OpponentRatings(_NAMES)
+    resumed.restore(json.loads(json.dumps(ratings.saved())))
+    for each in (ratings, resumed):
+        each.add(0, 1.0)
+    names = "elo", "elo_past", "elo_past_best"
+    assert [resumed.row()[name] for name in names] == [ratings.row()[name] for name in names]
     row = ratings.row()
     assert row["elo_past"] == np.mean([*ratings._past.values()])
     assert row["elo_past_best"] == max(ratings._past.values())

@@ -2,6 +2,8 @@
 
 import re
 import stat
+import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -151,6 +153,31 @@ def test_the_run_has_a_token_that_only_the_secret_and_its_files_have(folder, mon
     assert not any("create secret" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("does", "code"),
+    [
+        ("echo '{\"ended\": true}' >$HOSTS", 0),
+        ("true", 1),  # mpirun, having lost a learner
+        ("exit 2", 2),
+        ("touch $STATE/stopped; echo '{\"ended\": true}' >$HOSTS", 143),  # a pod is evicted
+    ],
+)
+def test_learners_succeed_only_if_they_say_that_the_run_has_ended(does, code, folder):
+    jobs = _jobs(_emit("jobset", flags={"logdir": f"{folder}/run"})[0])
+    environment = {each["name"]: each.get("value") for each in _container(jobs["learners"])["env"]}
+    hosts, state = environment["IMPALA_MM_LEARNER_HOSTS"], folder / "state"
+    (folder / "run").mkdir()
+    state.mkdir()
+    (folder / "token").write_text("x")
+    Path(hosts).write_text('{"ended": true}')  # of an earlier start
+    script = _container(jobs["learners"])["command"][2]
+    script = script.replace("/run/secrets/impala_mm", str(folder)).replace("/dev/shm", str(state))
+    script = re.sub("until getent.*\n", "", script)
+    does = does.replace("$HOSTS", hosts).replace("$STATE", str(state))
+    ran = subprocess.run(["sh", "-c", script, "learners", "sh", "-c", does], check=False)
+    assert ran.returncode == code
+
+
 def test_an_mpijob_is_as_its_controller_accepts_it():
     objects, notes = _emit("mpijob")
     spec = objects["MPIJob", "try"]["spec"]
@@ -261,12 +288,13 @@ def test_pods_are_watched_for_as_long_as_processes_here():
         ({"queue": "a_b"}, "--queue=a_b: names in Kubernetes"),
         ({"volume_claim": "a b"}, "--volume_claim=a b: names in Kubernetes"),
         ({"node_selector": ("gpu",)}, "--node_selector=gpu: write KEY=VALUE"),
+        ({"engine": "mpijob", "volume_claim": ""}, "--emit=mpijob: give --volume_claim, by which"),
         ({"rows": [*ROWS, Worker(9, "learner", "x")]}, "row 9: it differs from the first"),
     ],
 )
 def test_what_kubernetes_refuses_is_refused_in_a_sentence(changes, said, folder):
     with pytest.raises(PlanError, match=re.escape(said)):
-        _emit("jobset", **changes)
+        _emit(**{"engine": "jobset"} | changes)
     assert not (folder / "try-token").exists(), "nothing is left behind"
 
 

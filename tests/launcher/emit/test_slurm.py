@@ -32,7 +32,7 @@ def _learner(port=8001, **more):
 
 
 def _actor(**more):
-    return Worker(3, "actor", "localhost", **more)
+    return Worker(3, "actor", "another", **more)
 
 
 def _evaluator(**more):
@@ -99,7 +99,7 @@ def test_gpus_are_counted_and_learners_that_want_fewer_are_noted():
     (note,) = slurm.list_notes(rows, LauncherConfig(), [])
     assert note.startswith("every learner gets 2 GPUs")
     assert "#SBATCH --ntasks=1 --cpus-per-task=12 --gpus-per-task=3" in _header(
-        _script([_learner(cores=12, gpus=3)])
+        _script([_learner(cores=12, gpus=3), _actor()])
     ), "by the columns for schedulers"
 
 

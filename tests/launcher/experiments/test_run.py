@@ -40,9 +40,7 @@ def test_what_an_experiment_cannot_do_is_one_sentence(cluster):
     sweep = cluster.folder / "sweep.toml"
     sweep.write_text(_ONE)
     flags = ("--experiment=sweep.toml", "--dry_run", "--lost_secs=10")
-    printed = cluster.ask(*flags, "--mirror=s3://bucket/sweep")[1]
-    assert "without effect" not in printed
-    assert "--mirror=s3://bucket/sweep/trials/000" in printed
+    assert "without effect" not in cluster.ask(*flags)[1]
     for flag in ("--check", "--detach", "--tmux_sess=mine"):
         code, printed = cluster.ask(flags[0], flag)
         assert code == 2

@@ -109,6 +109,9 @@ def test_rows_come_from_one_place(monkeypatch):
     request = Request(LauncherConfig(hosts_from="environment"), given=["workers_csv_path"])
     with pytest.raises(UserError, match="give one"):
         read_workers(request)
+    request = Request(LauncherConfig(hosts_from="environment", detach=True))
+    with pytest.raises(UserError, match="--detach"):
+        read_workers(request)
 
 
 _WAIT = """
