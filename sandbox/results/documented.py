@@ -141,8 +141,9 @@ DOCUMENTED_RUNS = {
     "highway": Run(_HIGHWAY, 17, "--preset=highway-ppo"),
     # Each of the 50 steps costs 1 until the hand is where it should be.
     "fetchreach": Run(_FETCH, -5, "--preset=fetch-sac --num_actors=1"),
+    "babyai": Run(_BABYAI, 0.85, "--preset=babyai-ppo --num_actors=1"),
+    # Not recorded yet, so these goals are guesses.
     "vizdoom": Run(_VIZDOOM, 70, "--preset=vizdoom-ppo"),
-    "babyai": Run(_BABYAI, 0.85, "--preset=babyai-ppo"),
     "football": Run(_EMPTY_GOAL, 0.9, "--preset=football-impala"),
     "football-run": Run(
         _RUN_TO_SCORE,
