@@ -13,9 +13,10 @@ COPY impala_mm impala_mm
 COPY nets nets
 COPY launcher launcher
 # Files that only a build needs are removed again: TensorFlow's headers are 290 MB, libclang 60, and the
-# names of functions in TensorFlow's libraries, which only debuggers read, 240.
+# names of functions in TensorFlow's libraries, which only debuggers read, 240. Files are copied from
+# uv's cache, not linked, since `strip` writes to them in place.
 RUN --mount=type=cache,target=/root/.cache \
-    python docker/install.py --role=actor \
+    UV_LINK_MODE=copy python docker/install.py --role=actor \
  && .venv/bin/python -m pip uninstall --yes libclang uv \
  && rm -r .venv/lib/python3.11/site-packages/tensorflow/include \
  && find .venv/lib/python3.11/site-packages/tensorflow -name '*.so*' -exec strip --strip-unneeded {} +
