@@ -143,9 +143,9 @@ DOCUMENTED_RUNS = {
     "fetchreach": Run(_FETCH, -5, "--preset=fetch-sac --num_actors=1"),
     "babyai": Run(_BABYAI, 0.85, "--preset=babyai-ppo --num_actors=1"),
     "ppo-dmc-walker": Run(_WALK, 350, "--preset=mujoco-ppo --level_name=dmc:walker-walk"),
-    # Not recorded yet, so these goals are guesses.
-    "vizdoom": Run(_VIZDOOM, 70, "--preset=vizdoom-ppo"),
     "football": Run(_EMPTY_GOAL, 0.9, "--preset=football-impala"),
+    "vizdoom": Run(_VIZDOOM, 70, "--preset=vizdoom-ppo"),
+    # Not recorded yet, so these goals are guesses.
     "football-run": Run(
         _RUN_TO_SCORE,
         0.5,
