@@ -32,8 +32,8 @@ LANGUAGES = ("", "csv", "math", "python", "sh", "toml")
 # A command of ours, to the end of its line or code; and the names of flags in it.
 _COMMAND = re.compile(r"\b(?:experiment|run_experiment_mm_raw)\.py((?: [^\n`#]*)?)")
 _OF_OTHER_PROGRAMS = set(
-    "allow exclusive flag gpus mca model_base_path no num_workers oversubscribe requeue rollout "
-    "shm signal summaries_use_frameskip time".split()
+    "allow exclusive flag gpus mca mem model_base_path no num_workers oversubscribe requeue "
+    "rollout shm signal summaries_use_frameskip time".split()
 )
 _FLAG = re.compile(r"(?<=\s)--(\w+)")
 # They name flags of other programs, and of earlier versions.

@@ -20,7 +20,8 @@ _ENDS = "trainer.kubeflow.org/trainjob-ancestor-step"  # label of the job that a
 def emit_jobset(name: str, workers: Sequence[Worker], request: Request) -> tuple[str, list[str]]:
     """Return a JobSet, and notes. Raises PlanError."""
     jobset = make_object("jobset.x-k8s.io/v1alpha2", "JobSet", name)
-    text, notes = write([jobset | {"spec": _spec(name, workers, request)}], name, request)
+    objects = [jobset | {"spec": _spec(name, workers, request)}]
+    text, notes = write(objects, name, request, _uses_mpirun(workers))
     return text, [*list_notes(request), *notes]
 
 
@@ -37,8 +38,12 @@ def emit_trainjob(name: str, workers: Sequence[Worker], request: Request) -> tup
         make_object(version, "TrainingRuntime", name, spec=runtime),
         make_object(version, "TrainJob", name, spec={"runtimeRef": reference}),
     ]
-    text, notes = write(objects, name, request)
+    text, notes = write(objects, name, request, _uses_mpirun(workers))
     return text, [*list_notes(request), *notes]
+
+
+def _uses_mpirun(workers: Sequence[Worker]) -> bool:
+    return sum(worker.job == "learner" for worker in workers) > 1
 
 
 def _spec(name: str, workers: Sequence[Worker], request: Request) -> Object:

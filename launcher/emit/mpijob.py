@@ -56,7 +56,7 @@ def emit(name: str, workers: Sequence[Worker], request: Request) -> tuple[str, l
         check_run(name, f"{name}-{pods.name}-{pods.size - 1}-abcde")
         job = make_job(name, pods, request)
         objects.append(make_object("batch/v1", "Job", f"{name}-{pods.name}", spec=job))
-    text, notes = write(objects, name, request)
+    text, notes = write(objects, name, request, uses_mpirun=True)
     if others:
         notes.append(
             f"the other Jobs do not end with the learners: kubectl delete job "

@@ -18,7 +18,16 @@ from typing import Any
 import yaml
 
 from impala_mm.runtime import certificates, run_token
-from launcher.emit.pods import STATE, Pods, check_name, choose, logdir
+from launcher.emit.pods import (
+    LABEL_VALUE,
+    NODE_KEY,
+    SECRETS,
+    STATE,
+    Pods,
+    check_name,
+    choose,
+    logdir,
+)
 from launcher.plan import process_plan
 from launcher.plan.process_plan import PlanError
 from launcher.plan.request import Request
@@ -37,11 +46,14 @@ Object = dict[str, Any]  # of Kubernetes
 
 NAME_LABEL = "app.kubernetes.io/instance"  # all objects of a run have it, with the run's name
 _GROUP = 1000  # of the images' user; the pod's group can read the Secret and write to the volume
-_SECRETS = "/run/secrets/impala_mm"
 # A container that is restarted finds the files of the last one.
-_BEGIN = f"umask 077\nrm -rf {STATE}/*\ncp {_SECRETS}/token {STATE}/token\n"
+_BEGIN = f"umask 077\nrm -rf {STATE}/*\ncp {SECRETS}/token {STATE}/token\n"
 _READ_NUMBER = "n=$(hostname)\nn=${n##*-}\n"
-_AWAIT_NAME = 'until getent hosts "$(hostname).{name}" >/dev/null; do sleep 1; done\n'
+_AWAIT_NAME = """\
+name=$(hostname).{name}
+getent hosts "$name" >/dev/null || echo "waits until DNS has this pod's name, $name"
+until getent hosts "$name" >/dev/null; do sleep 1; done
+"""
 # The run has ended if the first learner says so: mpirun exits with code 0 also if it has lost a
 # learner, and learners that are evicted save and exit with code 0.
 _RUN_MPIRUN = f"""\
@@ -170,7 +182,7 @@ def _volumes(name: str, pods: Pods, request: Request) -> tuple[list[Object], lis
         {"name": "state", "emptyDir": {"medium": "Memory"}},
     ]
     mounts: list[Object] = [
-        {"name": "token", "mountPath": _SECRETS, "readOnly": True},
+        {"name": "token", "mountPath": SECRETS, "readOnly": True},
         {"name": "state", "mountPath": STATE},
     ]
     if pods.row.job != "actor":
@@ -204,7 +216,7 @@ def _probe(pods: Pods, config: LauncherConfig) -> Object:
 def _split_label(text: str) -> tuple[str, str]:
     """Split KEY=VALUE. Raises PlanError."""
     key, equals, value = text.partition("=")
-    if not key or not equals:
+    if not equals or not NODE_KEY.fullmatch(key) or not LABEL_VALUE.fullmatch(value):
         raise PlanError(f"--node_selector={text}: write KEY=VALUE, a label of the nodes")
     return key, value
 
@@ -212,17 +224,20 @@ def _split_label(text: str) -> tuple[str, str]:
 # -- the objects of a run, and its token
 
 
-def write(kinds: Sequence[Object], name: str, request: Request) -> tuple[str, list[str]]:
+def write(
+    kinds: Sequence[Object], name: str, request: Request, uses_mpirun: bool
+) -> tuple[str, list[str]]:
     """Return objects as YAML, and how to make their Secret; write the run's token files.
 
-    `name`: the run's.
+    `name`: the run's; `uses_mpirun`: whether mpirun starts learners in other pods, which takes
+    certificates also with --transport_security=none.
     """
     config = request.launcher
     for flag in ("namespace", "queue", "volume_claim"):
         check_name(flag, getattr(config, flag))
     folder = Path(f"{name}-token")
     security = request.flags.get("transport_security", "auto")
-    tokens = _make_tokens(folder, security != "none")
+    tokens = _make_tokens(folder, uses_mpirun or security != "none")
     secrets = _secret_variables(config)
     notes, objects = [], list(kinds)
     if config.emit_secret:
@@ -280,6 +295,11 @@ def _secret_variables(config: LauncherConfig) -> dict[str, str]:
 
 def _make_tokens(folder: Path, secure: bool) -> dict[str, str]:
     """Return the run's token for learners and for actors, and keep both in files of a folder."""
+    if folder.exists() and not folder.is_dir():
+        raise PlanError(
+            f"{folder.absolute()} is a file: rename it, since a folder of this name gets the "
+            f"run's token"
+        )
     content = run_token.read_or_make(str(folder / "learner"), secure)
     tokens = {"learner": content, "actor": certificates.without_learner(content)}
     for job, token in tokens.items():

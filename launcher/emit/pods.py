@@ -26,9 +26,16 @@ _ROOT = "/opt/impala_mm"  # the project in the images of docker/
 _WITHOUT_HOST: dict[str, Any] = {"ip": "", "ssh_port": 0, "ssh_username": "", "ssh_key_path": ""}
 # Of the flags that a Slurm job has no use for, those that a pod has a use for.
 _USED = ("max_restarts", "stall_secs", "stop_secs")
+SECRETS = "/run/secrets/impala_mm"  # the folder in each pod of the run's Secret
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-_.A-Za-z0-9]{,61}[A-Za-z0-9])?)?")
+NODE_KEY = re.compile(r"([-.a-z0-9]{1,253}/)?[A-Za-z0-9]([-_.A-Za-z0-9]{,61}[A-Za-z0-9])?")
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")  # of an object
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{,61}[a-z0-9])?")  # of a pod in DNS
-_IMAGE = re.compile(r"[a-z0-9][^\s:@]*(:\d+/[^\s:@]+)?(:\w[\w.-]{,127}|@sha256:[0-9a-f]{64})")
+_DIGEST = "@sha256:[0-9a-f]{64}"
+_IMAGE = re.compile(
+    r"[a-z0-9][^\sA-Z:@]*(:\d+/[^\sA-Z:@]+)?" rf"(:\w[\w.-]{{,127}}({_DIGEST})?|{_DIGEST})"
+)
 
 
 class Pods(NamedTuple):
@@ -88,8 +95,20 @@ def make_pods(
 
 
 def logdir(name: str, request: Request) -> PurePosixPath:
-    """Return the run's folder in the pods; the volume is mounted at the folder above it."""
-    return PurePosixPath("/", request.flags.get("logdir") or f"runs/{name}")
+    """Return the run's folder in the pods; the volume is mounted at the folder above it.
+
+    Raises PlanError if it cannot be mounted there.
+    """
+    given = request.flags.get("logdir") or name
+    found = PurePosixPath("/" if "/" in given else "/runs", given)
+    volume = found.parent
+    hidden = any(PurePosixPath(own).is_relative_to(volume) for own in (STATE, SECRETS, _ROOT))
+    if hidden or volume.is_relative_to(STATE) or ".." in found.parts or re.search("[:~]", given):
+        raise PlanError(
+            f"--logdir={given}: the volume cannot be mounted at {volume} in the pods; write a "
+            f"folder such as /runs/{name}"
+        )
+    return found
 
 
 def list_notes(request: Request) -> list[str]:
@@ -119,17 +138,22 @@ def choose(flag: str, values: Sequence[str], job: str) -> list[str]:
             raise PlanError(f"--container_image: name the image of {job}s, such as team/rl:1.0")
         if not _IMAGE.fullmatch(chosen[-1]):
             raise PlanError(
-                f"--container_image={chosen[-1]}: write the image with its tag or digest, such as "
-                f"team/rl:1.0, so that restarted pods have the same one"
+                f"--container_image={chosen[-1]}: write the image in small letters, and with its "
+                f"tag or digest, so that restarted pods have the same one: such as team/rl:1.0"
             )
     return chosen
 
 
 def check_name(flag: str, name: str) -> None:
     """Refuse the name of an object that no cluster can have. Raises PlanError."""
-    if name and not _NAME.fullmatch(name):
+    pattern, most, dots = {
+        "namespace": (_NAMESPACE, 63, ""),
+        "queue": (_NAME, 63, " and dots"),  # its name is also a label's value
+    }.get(flag, (_NAME, 253, " and dots"))
+    if name and (len(name) > most or not pattern.fullmatch(name)):
         raise PlanError(
-            f"--{flag}={name}: names in Kubernetes have small letters, digits, hyphens and dots"
+            f"--{flag}={name}: such names in Kubernetes are at most {most} small letters, digits, "
+            f"hyphens{dots}"
         )
 
 
@@ -169,6 +193,11 @@ def _join_rows(workers: Sequence[Worker]) -> tuple[list[Worker], list[Worker]]:
 def image_installation(row: Worker, address: str) -> Installation:
     """Return the installation in a container, which is that of the image."""
     root = row.workdir or _ROOT
+    if not root.startswith("/"):
+        raise PlanError(
+            f"workdir {root}: a container has no folder of yours to start from; write the "
+            f"project's absolute path in the image, such as {_ROOT}"
+        )
     python = row.python or f"{root}/.venv/bin/python"
     return Installation(
         host_id=address,

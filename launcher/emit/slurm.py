@@ -86,6 +86,8 @@ def list_notes(
         found.append(
             f"every learner gets {max(gpu_counts)} GPUs: Slurm gives all learners the same number"
         )
+    if len({bool(worker.memory) for worker in workers}) > 1:
+        found.append("a job on one node asks for memory only if every row has some")
     if config.mpirun_args:
         found.append("--mpirun_args is used only if mpirun starts the learners, not srun")
     return found
@@ -158,9 +160,11 @@ def _ports(learners: Sequence[Worker], trials: Trials | None) -> str:
 def _component(job: str, rows: Sequence[Worker]) -> str:
     gpus = max(worker.num_gpus for worker in rows)  # Slurm chooses which ones
     tasks, cores = sum(worker.count for worker in rows), max(worker.num_cores for worker in rows)
+    size = max(map(_mebibytes, rows))
     lines = [
         f"#SBATCH --ntasks={tasks} --cpus-per-task={cores}"
         + (f" --gpus-per-task={gpus}" if gpus else "")
+        + (f" --mem-per-cpu={math.ceil(size / cores)}M" if size else "")
     ]
     if job != "learner":
         lines.append("#SBATCH --no-kill")  # a lost node ends only its own processes
@@ -169,18 +173,28 @@ def _component(job: str, rows: Sequence[Worker]) -> str:
 
 def _one_node(rows: Mapping[str, Sequence[Worker]], trials: Trials | None) -> str:
     """Return the lines of a job on one node, which asks for what all processes need together."""
-    cores = sum(worker.count * worker.num_cores for job in rows for worker in rows[job])
+    workers = [worker for of_job in rows.values() for worker in of_job]
     learners, gpus = len(rows["learner"]), sum(worker.num_gpus for worker in rows["learner"])
+    # Others may name GPUs of learners in `cuda_visible_devices`; `gpus` asks for more.
+    gpus += sum(worker.gpus * worker.count for worker in workers if worker.job != "learner")
+    cores = sum(worker.count * worker.num_cores for worker in workers)
     if trials:
         cores = trials.cores if trials.cores > 1 else cores
         gpus = max(gpus, trials.gpus * learners)
     # mpirun starts as many learners as the job has tasks.
     tasks = f"--nodes=1 --ntasks={learners} --cpus-per-task={math.ceil(cores / learners)}"
     lines = [tasks + (f" --gpus={gpus}" if gpus else "")]
+    if all(map(_mebibytes, workers)):
+        lines[-1] += f" --mem={sum(math.ceil(_mebibytes(w) * w.count) for w in workers)}M"
     if trials:
         lines.append(f"--array={','.join(map(str, trials.numbers))}")
         lines[-1] += f"%{trials.at_once}" * bool(trials.at_once)
     return "".join(f"#SBATCH {line}\n" for line in lines)
+
+
+def _mebibytes(worker: Worker) -> float:
+    """Return a process's memory in Slurm's M; 0: it asks for none."""
+    return worker.num_bytes / 2**20
 
 
 def _trial(trials: Trials) -> str:

@@ -14,6 +14,7 @@ from launcher.supervise.deployed_files import MANIFEST, digest
 # Never copied, even if git tracks them: each host makes its own, or they are private.
 _EXCLUDED = (
     *(".git", ".venv", "runs", "wheelhouse", "__pycache__", ".setup.*", "workers.csv"),
+    "*-token",  # the folder of a run's token, from --emit
     MANIFEST,
 )
 _NOT_NEEDED = "tests/"  # of the project, on hosts

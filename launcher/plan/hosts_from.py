@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from launcher.plan.workers_csv import BadCsv, Worker
+from launcher.plan.workers_csv import MOST_GPUS, BadCsv, Worker, address_mistake
 
 _LEARNER_CORES = 4  # of the first machine that are left to each learner
 
@@ -42,7 +42,12 @@ _SLURM_CORES = "SLURM_JOB_CPUS_PER_NODE"
 
 def rank(environment: Mapping[str, str] = os.environ) -> int:
     """Return the number of this machine; 0: it starts the run. Raises BadCsv."""
-    return _number(_engine(environment).rank, environment)
+    engine = _engine(environment)
+    found = _number(engine.rank, environment)
+    # Slurm's is the number of a task, of which a node may have several.
+    if engine.name != "Slurm" and found >= (count := len(environment[engine.nodes].split())) > 0:
+        raise BadCsv(f"{engine.rank}={found}, but {engine.nodes} names {count}, from number 0")
+    return found
 
 
 def wait_for_the_first() -> None:
@@ -65,10 +70,14 @@ def rows(environment: Mapping[str, str] = os.environ) -> list[Worker]:
         nodes = _slurm_nodes(environment[engine.nodes])
     if not nodes:
         raise BadCsv(f"{engine.nodes} is empty: it must name the machines")
+    if wrong := next(filter(None, map(address_mistake, nodes)), ""):
+        raise BadCsv(f"{engine.nodes}: {wrong}")
     gpus = _number(engine.gpus, environment) if environment.get(engine.gpus) else 0
     cores = [len(os.sched_getaffinity(0))] * len(nodes)  # they are taken to be alike
     if environment.get(_SLURM_CORES) and engine.name == "Slurm":
         cores = list(_slurm_cores(environment[_SLURM_CORES]))
+    if gpus > MOST_GPUS:
+        raise BadCsv(f"{engine.gpus}={gpus}: a machine has at most {MOST_GPUS} GPUs")
     if len(cores) < len(nodes):
         raise BadCsv(
             f"{_SLURM_CORES}={environment[_SLURM_CORES]} has {len(cores)} nodes, but "

@@ -59,12 +59,22 @@ class Worker:
         return self.gpus or len(self.gpu_names)
 
     @property
+    def num_bytes(self) -> float:
+        """The memory of each of the row's processes; 0: it asks for none."""
+        found = _MEMORY.fullmatch(self.memory)
+        if not found:
+            return 0
+        unit = found[2] or " "
+        return float(found[1]) * (1024 if "i" in unit else 1000) ** " KMGT".index(unit[0].upper())
+
+    @property
     def num_cores(self) -> int:
         """The number of cores that each of the row's processes asks a scheduler for."""
         return self.cores or (4 if self.job == "learner" else 1)
 
 
 COLUMNS = tuple(f.name for f in dataclasses.fields(Worker) if f.name != "line")
+MOST_GPUS = 64  # of a machine
 # Minimum and maximum of numeric columns.
 _NUMBER_RANGES = {
     "tf_port": (1, 65535),
@@ -73,11 +83,12 @@ _NUMBER_RANGES = {
     "num_envs": (1, 100_000),
     "learner": (0, 9_999),
     "cores": (1, 1024),
-    "gpus": (1, 64),
+    "gpus": (1, MOST_GPUS),
 }
-_MOST_MEMORY = 2**45  # bytes of a row; no node has more
+_LEAST_MEMORY = 2**24  # bytes of a row, with which no process starts
+_MOST_MEMORY = 2**45  # no node has more
 _HOST = r"(?![-.])[^\s,:/@]{1,253}"  # 253: the maximum in DNS
-_MEMORY = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([KMGT]?i?)")
+_MEMORY = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(k|[MGT]|[KMGT]i)?")
 _GPU = r"\s*(?:[0-9]{1,4}|-1|NoDevFiles|(?:GPU|MIG)-[0-9A-Za-z/-]{1,120})\s*"
 _WITH_TABS = ("setup", "ssh_password")  # columns in which a tab is no mistake
 _MOST_MISTAKES = 100  # that are reported
@@ -184,7 +195,7 @@ def _parse_row(line: int, cells: dict[str, str]) -> tuple[Worker, list[tuple[str
         close = difflib.get_close_matches(job, JOBS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         wrong.append(("job", f"{quote(job)} is not a job{hint}; use learner, actor or evaluator"))
-    if why := _address_mistake(ip):
+    if why := address_mistake(ip):
         wrong.append(("ip", why))
     given: dict[str, str | int] = {}
     for column, value in cells.items():
@@ -248,7 +259,7 @@ def _mistakes_between_rows(workers: list[Worker], bad_lines: set[int]) -> list[s
     return mistakes
 
 
-def _address_mistake(text: str) -> str:
+def address_mistake(text: str) -> str:
     """Return why a text is neither an address nor a host name that DNS can look up."""
     if wrong := next((each for each in text if not each.isprintable()), ""):
         return f"{quote(text)} {_describe_character(wrong, text)}: remove it"
@@ -281,13 +292,12 @@ def _describe_character(wrong: str, text: str) -> str:
 
 
 def _memory_mistake(text: str) -> str:
-    """Return why a text is not an amount of memory that a machine may have."""
-    found = _MEMORY.fullmatch(text)
-    if not found or found[2] == "i":
+    """Return why a text is not an amount of memory that a process may need."""
+    if not _MEMORY.fullmatch(text):
         return f"{quote(text)} is not an amount of memory; write bytes as 16Gi, 500M or 64000000000"
-    size = float(found[1]) * (1024 if "i" in found[2] else 1000) ** " KMGT".index(
-        found[2][:1] or " "
-    )
+    size = Worker(0, "", "", memory=text).num_bytes
+    if size < _LEAST_MEMORY:
+        return f"no process starts with {quote(text)} bytes of memory; write them as 16Gi or 500M"
     return f"no machine has {quote(text)} bytes of memory" if size > _MOST_MEMORY else ""
 
 

@@ -153,6 +153,34 @@ def test_the_run_has_a_token_that_only_the_secret_and_its_files_have(folder, mon
     assert not any("create secret" in note for note in notes)
 
 
+def test_learners_of_several_pods_have_certificates_for_mpirun_without_encryption(folder):
+    single = [ROWS[0], ROWS[3]]
+    for engine, rows, has in (
+        ("mpijob", single, True),
+        ("trainjob", ROWS, True),
+        ("jobset", single, False),
+    ):
+        _emit(engine, rows, flags={"transport_security": "none"})
+        assert ("PRIVATE KEY" in (folder / "try-token" / "learner").read_text()) is has
+    for job in ("learner", "actor"):
+        (folder / "try-token" / job).unlink()
+    (folder / "try-token").rmdir()
+    (folder / "try-token").touch()
+    with pytest.raises(PlanError, match="is a file: rename it"):
+        _emit("jobset")
+
+
+def test_a_folder_without_parents_is_in_runs_and_an_image_may_have_tag_and_digest():
+    image = f"team/rl:1.0@sha256:{'0' * 64}"
+    job = _jobs(_emit("jobset", flags={"logdir": "pong"}, container_image=(image,))[0])["learners"]
+    container = _container(job)
+    assert container["image"] == image
+    assert "--logdir=/runs/pong" in container["args"]
+    assert {each["name"]: each["mountPath"] for each in container["volumeMounts"]}[
+        "runs"
+    ] == "/runs"
+
+
 @pytest.mark.parametrize(
     ("does", "code"),
     [
@@ -172,7 +200,7 @@ def test_learners_succeed_only_if_they_say_that_the_run_has_ended(does, code, fo
     Path(hosts).write_text('{"ended": true}')  # of an earlier start
     script = _container(jobs["learners"])["command"][2]
     script = script.replace("/run/secrets/impala_mm", str(folder)).replace("/dev/shm", str(state))
-    script = re.sub("until getent.*\n", "", script)
+    script = re.sub(".*getent.*\n", "", script)
     does = does.replace("$HOSTS", hosts).replace("$STATE", str(state))
     ran = subprocess.run(["sh", "-c", script, "learners", "sh", "-c", does], check=False)
     assert ran.returncode == code
@@ -278,16 +306,29 @@ def test_pods_are_watched_for_as_long_as_processes_here():
     [
         ({"container_image": ()}, "--container_image: name the image of learners"),
         ({"container_image": ("actor=slim:2",)}, "--container_image: name the image of learners"),
-        ({"container_image": ("team/rl",)}, "--container_image=team/rl: write the image with its"),
+        (
+            {"container_image": ("team/rl",)},
+            "--container_image=team/rl: write the image in small letters, and with its",
+        ),
         ({"container_image": ("reg:5000/rl",)}, "--container_image=reg:5000/rl: write the image"),
         ({"container_image": ("a b:1",)}, "--container_image=a b:1: write the image"),
         ({"name": "my_run"}, "--tmux_sess=my_run: Kubernetes takes at most 63 small letters"),
         ({"name": "1st"}, "--tmux_sess=1st: Kubernetes takes"),
         ({"name": "a" * 40}, "learners-hosts-0-1-abcde is too long"),
-        ({"namespace": "Team"}, "--namespace=Team: names in Kubernetes have small letters"),
-        ({"queue": "a_b"}, "--queue=a_b: names in Kubernetes"),
-        ({"volume_claim": "a b"}, "--volume_claim=a b: names in Kubernetes"),
+        ({"container_image": ("team/RL:1",)}, "--container_image=team/RL:1: write the image"),
+        ({"namespace": "Team"}, "--namespace=Team: such names in Kubernetes are at most 63"),
+        ({"namespace": "a.b"}, "--namespace=a.b: such names in Kubernetes"),
+        ({"queue": "a_b"}, "--queue=a_b: such names in Kubernetes"),
+        ({"queue": "a" * 64}, "such names in Kubernetes are at most 63 small letters"),
+        ({"volume_claim": "a b"}, "--volume_claim=a b: such names in Kubernetes"),
         ({"node_selector": ("gpu",)}, "--node_selector=gpu: write KEY=VALUE"),
+        ({"node_selector": ("gpu=a 100",)}, "--node_selector=gpu=a 100: write KEY=VALUE"),
+        ({"flags": {"logdir": "/"}}, "--logdir=/: the volume cannot be mounted at /"),
+        ({"flags": {"logdir": "/pong"}}, "--logdir=/pong: the volume cannot be mounted at /"),
+        ({"flags": {"logdir": "../../x"}}, "--logdir=../../x: the volume cannot"),
+        ({"flags": {"logdir": "s3://b/x"}}, "--logdir=s3://b/x: the volume cannot"),
+        ({"flags": {"logdir": "/dev/shm/x"}}, "the volume cannot be mounted at /dev/shm"),
+        ({"rows": [Worker(2, "learner", "a", workdir="~/x")]}, "workdir ~/x: a container has no"),
         ({"engine": "mpijob", "volume_claim": ""}, "--emit=mpijob: give --volume_claim, by which"),
         ({"rows": [*ROWS, Worker(9, "learner", "x")]}, "row 9: it differs from the first"),
     ],
@@ -318,6 +359,10 @@ def test_the_frontend_prints_the_objects_alone_and_takes_numbers_for_a_csv(folde
     user.folder.joinpath("workers.csv").chmod(0o600)
     code, printed = user.ask(secret, "--emit=jobset", image)
     assert (code, "has passwords, which --emit=jobset has no use for" in printed) == (2, True)
+    assert "hunter2" not in printed
+    mirror = "--mirror=s3://me:hunter2@bucket/run"
+    code, printed = user.ask("--emit=jobset", "--num_learners=1", "--num_actors=2", image, mirror)
+    assert (code, "--mirror has a password in a URL" in printed) == (2, True)
     assert "hunter2" not in printed
     code, printed = user.ask("--emit=slurm", "--num_learners=2", "--num_actors=9")
     assert (code, "--ntasks=9" in printed, "num_" in printed) == (0, True, False)

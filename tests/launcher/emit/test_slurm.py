@@ -98,8 +98,8 @@ def test_gpus_are_counted_and_learners_that_want_fewer_are_noted():
         assert "gpus" not in _script([_learner(), _actor(cuda_visible_devices=none)])
     (note,) = slurm.list_notes(rows, LauncherConfig(), [])
     assert note.startswith("every learner gets 2 GPUs")
-    assert "#SBATCH --ntasks=1 --cpus-per-task=12 --gpus-per-task=3" in _header(
-        _script([_learner(cores=12, gpus=3), _actor()])
+    assert "#SBATCH --ntasks=1 --cpus-per-task=12 --gpus-per-task=3 --mem-per-cpu=1366M" in _header(
+        _script([_learner(cores=12, gpus=3, memory="16Gi"), _actor()])
     ), "by the columns for schedulers"
 
 

@@ -98,6 +98,14 @@ def test_a_csv_with_one_host_is_a_job_on_one_node_whose_processes_share_it(job):
     assert code == 0, script
     assert _header(script) == ["#SBATCH --nodes=1 --ntasks=1 --cpus-per-task=7"]
     assert "hetjob" not in script
+    needs = [
+        Worker(2, "learner", "a", gpus=2, memory="16Gi"),
+        Worker(3, "actor", "a", count=3, gpus=1, memory="1Gi"),
+    ]
+    asked = slurm.make_script("impala", needs, LauncherConfig(), {})
+    assert _header(asked) == [
+        "#SBATCH --nodes=1 --ntasks=1 --cpus-per-task=7 --gpus=5 --mem=19456M"
+    ]
     ran = job.run(script)
     assert ran.code == 0, ran.printed
     logdir = job.folder / "run"
@@ -204,9 +212,9 @@ def test_what_no_array_can_do_is_one_sentence(job):
 @pytest.mark.parametrize(
     ("images", "why"),
     [
-        (["impala_mm-learner"], "write the image with its tag"),
-        (["hub:5000/impala_mm-learner"], "write the image with its tag"),
-        (["learner=a.sqsh"], "write the image with its tag"),
+        (["impala_mm-learner"], "write the image in small letters, and with its tag"),
+        (["hub:5000/impala_mm-learner"], "write the image in small letters, and with its tag"),
+        (["learner=a.sqsh"], "write the image in small letters, and with its tag"),
         (["actor=a:1"], "name the image of learners"),
     ],
 )

@@ -176,6 +176,11 @@ def test_what_a_row_asks_a_scheduler_for_is_what_a_machine_may_have(write):
     learner, actor = workers_csv.read(path)[0]
     assert (learner.num_cores, learner.memory, learner.num_gpus) == (8, "1.5Gi", 2)
     assert (actor.num_cores, actor.memory, actor.num_gpus) == (1, "", 0)
+    assert (learner.num_bytes, actor.num_bytes) == (1.5 * 2**30, 0)
+    for memory in ("500K", "0", "0.5", "1k", "1000Ki"):
+        with pytest.raises(workers_csv.BadCsv, match="memory"):
+            workers_csv.read(write(f"job,ip,memory\nlearner,a,{memory}\n"))
+    assert workers_csv.read(write("job,ip,memory\nlearner,a,500000k\n"))[0][0].num_bytes == 5e8
     path = write("job,ip,cores,memory,gpus\nlearner,a,2000,99999Gi,900\nactor,b,x,16 GB,\n")
     with pytest.raises(workers_csv.BadCsv) as caught:
         workers_csv.read(path)
