@@ -145,6 +145,7 @@ DOCUMENTED_RUNS = {
     "ppo-dmc-walker": Run(_WALK, 350, "--preset=mujoco-ppo --level_name=dmc:walker-walk"),
     "football": Run(_EMPTY_GOAL, 0.9, "--preset=football-impala"),
     "vizdoom": Run(_VIZDOOM, 70, "--preset=vizdoom-ppo"),
+    "ppo-dmc-cheetah": Run(_RUN, 100, "--preset=mujoco-ppo --level_name=dmc:cheetah-run"),
     # Not recorded yet, so these goals are guesses.
     "football-run": Run(
         _RUN_TO_SCORE,
@@ -156,7 +157,6 @@ DOCUMENTED_RUNS = {
     "nethack": Run(_NETHACK, 30, "--preset=nethack-impala"),
     "sac-dmc-walker": Run(_WALK, 500, f"{_DMC_SAC} --level_name=dmc:walker-walk"),
     "sac-dmc-cheetah": Run(_RUN, 200, f"{_DMC_SAC} --level_name=dmc:cheetah-run"),
-    "ppo-dmc-cheetah": Run(_RUN, 200, "--preset=mujoco-ppo --level_name=dmc:cheetah-run"),
     "crafter": Run(_CRAFTER, 4, "--preset=crafter-ppo"),
     "lunarlander": Run(_LANDER, 190, "--preset=lunarlander-ppo"),
     "invertedpendulum": Run(
