@@ -5,7 +5,7 @@
 
 A store has no rename, so that a checkpoint counts from the moment when its about.json is there: it
 is uploaded last, and deleted first. The lines of starts.jsonl tell which of two copies of a run is
-newer: one has all those of the other.
+newer: one has all those of the other. Where each has starts of its own, the store's is taken.
 
 A thread of rank 0 uploads. It looks at the folder alone: training does not wait for it.
 """
@@ -13,6 +13,7 @@ A thread of rank 0 uploads. It looks at the folder alone: training does not wait
 import os
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,7 +28,8 @@ _LAST_SECONDS = 60.0  # how long the end of a run waits for the last upload
 # A file that is larger is uploaded again once it has grown by a hundredth, and at the end.
 _LARGE = 4 << 20  # bytes
 _STARTS, _ABOUT = "starts.jsonl", "about.json"
-_LOCAL_ONLY = {"lock", "save-now"}
+# slurm/ has the token and the addresses of one job.
+_LOCAL_ONLY = {"lock", "save-now", "slurm", "checkpoints", "own", _STARTS}
 _UNFINISHED = {"saving", "copying"}  # folders that are being written
 _State = tuple[int, int]  # of a file that was uploaded: bytes, and nanoseconds of its change
 
@@ -65,6 +67,7 @@ class Mirror:
         if is_local and Path(self._root).is_relative_to(folder.resolve()):
             flags.refuse(f"--mirror={url} lies in the run's own folder {folder}")
         self._starts = b""  # what the mirror's starts.jsonl contains
+        self._seen = b""  # what the folder's contained when an upload was last due
         self._uploaded: dict[str, _State] = {}  # by path in the folder
         self._saves = set[str]()  # folders of the mirror with an about.json, or a part of one
         self._failure = ""
@@ -92,12 +95,13 @@ class Mirror:
                     )
                 self._say(f"{self._url} cannot be reached ({describe_error(error)}): trying again")
                 time.sleep(5)
+        self._seen = self._local_starts()
         self._thread.start()
 
     def _restore(self) -> None:
         began, here = time.monotonic(), self._local_starts()
         self._starts = self._read(_STARTS)
-        if not (here.startswith(self._starts) or self._starts.startswith(here)):
+        if here and self._starts and here.splitlines()[0] != self._starts.splitlines()[0]:
             flags.refuse(
                 f"--mirror={self._url} holds another run than --logdir={self._folder}: give each "
                 f"run a mirror of its own"
@@ -108,9 +112,14 @@ class Mirror:
         names = [name.removeprefix(f"{self._root}/") for name in self._store.find(self._root)]
         names = [name for name in names if ".." not in PurePosixPath(name).parts]
         self._saves = {save for name in names if (save := _save_of(name))}
-        is_newer = len(self._starts) > len(here)
-        complete = {s: self._read(f"{s}/{_ABOUT}") for s in self._saves if f"{s}/{_ABOUT}" in names}
-        for name, path in self._local_saves().items():
+        # Own states first, as checkpoints name them; then the newest checkpoint.
+        saves = sorted(self._saves, reverse=True)
+        complete = {s: self._read(f"{s}/{_ABOUT}") for s in saves if f"{s}/{_ABOUT}" in names}
+        local = self._local_saves()
+        is_newer = not here.startswith(self._starts) or (
+            _has_checkpoint(complete) and not _has_checkpoint(local)  # deleted here
+        )
+        for name, path in local.items():
             if (content := _content(path / _ABOUT)) and content == complete.get(name):
                 self._uploaded[f"{name}/{_ABOUT}"] = _state(path / _ABOUT)
             elif is_newer:  # saved here, but not uploaded before the run went on elsewhere
@@ -127,7 +136,8 @@ class Mirror:
                 work.rename(final)
         for name in sorted(names, key=lambda name: name == _STARTS):  # last, as all is then here
             target = self._folder / name
-            if not (_save_of(name) or (target.exists() and name.endswith(".log"))):
+            is_log = target.exists() and name.endswith(".log")
+            if name == _STARTS or (_is_mirrored(name) and not is_log):
                 self._download(name, target)
         size = sum(checkpoint.size(self._folder / save) for save in complete) / 1e6
         self._say(
@@ -158,7 +168,7 @@ class Mirror:
     def _work(self) -> None:
         is_last = False
         while not is_last:
-            is_last = self._ending.wait(_PERIOD_SECONDS)
+            is_last = self._wait()
             try:
                 self._upload(is_last)
                 failure = ""
@@ -179,12 +189,25 @@ class Mirror:
                 self._say(f"{self._url} is written again")
             self._failure = failure
 
+    def _wait(self) -> bool:
+        """Wait until an upload is due; return whether it is the last. A new start is due at once.
+
+        Otherwise a run that ends early leaves a start that the mirror does not know.
+        """
+        until = time.monotonic() + _PERIOD_SECONDS
+        while not self._ending.wait(min(1.0, _PERIOD_SECONDS)) and time.monotonic() < until:
+            if (starts := self._local_starts()) != self._seen:
+                self._seen = starts
+                break
+        return self._ending.is_set()
+
     def _upload(self, is_last: bool) -> None:
         """Upload what has changed: starts and the run's saves first."""
         folder, starts = self._folder, self._local_starts()
         if not starts:  # this start may yet be refused
             return
-        if self._read(_STARTS) != self._starts:
+        # Our own, if a write has succeeded and its answer was lost.
+        if self._read(_STARTS) not in (self._starts, starts):
             raise _Taken
         if starts != self._starts:
             self._store.pipe_file(self._path(_STARTS), starts)
@@ -197,7 +220,7 @@ class Mirror:
             if _is_mirrored(name) and path.is_file():
                 self._upload_file(name, is_last)
         # Never the last ones, even if somebody has emptied the folder.
-        if any(name.startswith("checkpoints/") for name in here):
+        if _has_checkpoint(here):
             for save in self._saves - set(here):
                 self._delete_save(save)
 
@@ -275,9 +298,12 @@ def _save_of(name: str) -> str:
     return "/".join(parts[:depth]) if is_save else ""
 
 
+def _has_checkpoint(saves: Iterable[str]) -> bool:
+    return any(save.startswith("checkpoints/") for save in saves)
+
+
 def _is_mirrored(name: str) -> bool:
     """Return whether a path in a run's folder is one that the mirror has, but of no save."""
     parts = PurePosixPath(name).parts
     is_hidden = any(part.startswith(".") or part.endswith(".part") for part in parts)
-    local = name in _LOCAL_ONLY or name == _STARTS or parts[0] in {"checkpoints", "own"}
-    return not (is_hidden or local or _UNFINISHED & set(parts))
+    return not (is_hidden or parts[0] in _LOCAL_ONLY or _UNFINISHED & set(parts))

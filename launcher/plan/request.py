@@ -13,6 +13,7 @@ from impala_mm.config.messages import escape, program
 from impala_mm.config.settings import Config
 from launcher.hosts.ssh_config import Settings
 from launcher.plan import hosts_from, project
+from launcher.plan.process_plan import is_secret
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker, read
 
@@ -76,6 +77,13 @@ def check_flags(request: Request) -> None:
     for name, value in request.flags.items():
         if "\n" in value or "\0" in value:
             raise UserError(f"--{name} contains a line break, which no process can get")
+    for name, value in {**request.flags, "setup": request.launcher.setup}.items():
+        if request.launcher.emit and is_secret("", value):
+            raise UserError(
+                f"--{name} has a password in a URL, which --emit={request.launcher.emit} would "
+                f"print: leave it out, and pass on a variable that has it, such as "
+                f"--env=AWS_SECRET_ACCESS_KEY"
+            )
     experiment = request.experiment
     if experiment.num_action_repeats == 1 and is_atari(experiment.level_name):
         print(f"note: {EVERY_FRAME}")

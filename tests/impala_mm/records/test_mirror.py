@@ -14,6 +14,7 @@ class Unreliable(memory.MemoryFileSystem):
 
     protocol, store, pseudo_dirs = "unreliable", {}, [""]
     writes_left = float("inf")
+    answers_lost = 0
 
     def _count(self):
         if Unreliable.writes_left <= 0:
@@ -27,6 +28,9 @@ class Unreliable(memory.MemoryFileSystem):
     def pipe_file(self, *args, **kwargs):
         self._count()
         super().pipe_file(*args, **kwargs)
+        if Unreliable.answers_lost > 0:
+            Unreliable.answers_lost -= 1
+            raise TimeoutError("no answer of the store")
 
     def rm(self, *args, **kwargs):
         self._count()
@@ -37,6 +41,7 @@ class Unreliable(memory.MemoryFileSystem):
 def _stores(monkeypatch):
     fsspec.register_implementation("unreliable", Unreliable, clobber=True)
     monkeypatch.setattr(Unreliable, "writes_left", float("inf"))
+    monkeypatch.setattr(Unreliable, "answers_lost", 0)
     monkeypatch.setattr(Unreliable, "store", {})
     monkeypatch.setattr(Unreliable, "pseudo_dirs", [""])
     monkeypatch.setattr(mirror, "_START_SECONDS", 0)
@@ -97,10 +102,14 @@ def test_another_machine_gets_the_whole_folder_and_mirrors_what_it_adds(tmp_path
     (first / "checkpoints" / "saving" / "variables").write_text("half")
     (first / "events").mkdir()
     (first / "events" / "events.1").write_text("events")
+    for folder in (first, second):
+        (folder / "slurm").mkdir(parents=True)
+        (folder / "slurm" / "token").write_text(f"private key of the job in {folder}")
     copy.end()
     copy, said = _begin(second, url)
     expected = _files(first)
     del expected["checkpoints/saving/variables"]
+    expected["slurm/token"] = f"private key of the job in {second}".encode()
     assert _files(second) == expected
     assert len(said) == 1
     assert "4 checkpoints and states" in said[0]
@@ -114,7 +123,9 @@ def test_another_machine_gets_the_whole_folder_and_mirrors_what_it_adds(tmp_path
     checkpoint.change(second / "checkpoints" / "0000000003", {"episode_return": 7.0})
     copy.end()
     _begin(third, url)[0].end()
-    assert _files(third) == _files(second)
+    expected = _files(second)
+    del expected["slurm/token"]
+    assert _files(third) == expected
     assert _updates(third) == [2, 3]
 
 
@@ -154,7 +165,8 @@ def test_a_machine_that_returns_takes_over_the_newer_state_and_keeps_its_own_bes
     _start(first)
     _save(first, 1)
     copy.end()
-    _save(first, 5, own=True)  # never uploaded
+    _start(first)
+    _save(first, 5, own=True)  # neither was uploaded
     copy, _ = _begin(second)
     _start(second)
     _save(second, 2)
@@ -164,6 +176,35 @@ def test_a_machine_that_returns_takes_over_the_newer_state_and_keeps_its_own_bes
     former = list((first / "checkpoints").glob("former-0000000005-*"))
     assert len(former) == 1
     assert (first / "metrics.jsonl").read_bytes() == (second / "metrics.jsonl").read_bytes()
+
+
+def test_checkpoints_that_somebody_has_deleted_here_are_downloaded_again(tmp_path):
+    folder = tmp_path / "run"
+    copy, _ = _begin(folder)
+    _start(folder)
+    for update in (1, 2):
+        _save(folder, update, own=True)
+    copy.end()
+    (folder / "checkpoints").rename(tmp_path / "deleted")
+    copy, _ = _begin(folder)
+    assert _updates(folder) == [1, 2]
+    copy.end()
+
+
+def test_a_start_is_uploaded_at_once_even_if_the_answer_is_lost(tmp_path):
+    folder = tmp_path / "run"
+    copy, said = _begin(folder)
+    Unreliable.answers_lost = 1
+    _start(folder)
+    until(lambda: said)
+    assert "no answer of the store" in said[0]
+    with fsspec.open(f"{URL}/starts.jsonl") as file:
+        assert file.read() == (folder / "starts.jsonl").read_bytes()
+    _save(folder, 1)
+    copy.end()
+    assert said[1:] == [f"{URL} is written again"]
+    _begin(tmp_path / "other")[0].end()
+    assert _updates(tmp_path / "other") == [1]
 
 
 def test_the_store_fails_for_a_while_or_at_the_end(tmp_path, monkeypatch):

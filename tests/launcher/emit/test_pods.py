@@ -360,5 +360,9 @@ def test_the_frontend_prints_the_objects_alone_and_takes_numbers_for_a_csv(folde
     code, printed = user.ask(secret, "--emit=jobset", image)
     assert (code, "has passwords, which --emit=jobset has no use for" in printed) == (2, True)
     assert "hunter2" not in printed
+    mirror = "--mirror=s3://me:hunter2@bucket/run"
+    code, printed = user.ask("--emit=jobset", "--num_learners=1", "--num_actors=2", image, mirror)
+    assert (code, "--mirror has a password in a URL" in printed) == (2, True)
+    assert "hunter2" not in printed
     code, printed = user.ask("--emit=slurm", "--num_learners=2", "--num_actors=9")
     assert (code, "--ntasks=9" in printed, "num_" in printed) == (0, True, False)
