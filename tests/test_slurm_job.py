@@ -38,12 +38,14 @@ SlurmdLogFile={folder}/%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=CR_Core_Memory
 SchedulerParameters=bf_interval=2,sched_interval=2
 SlurmdParameters=config_overrides
 PartitionName=all Nodes={nodes} Default=YES MaxTime=INFINITE
 """
-_NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4\n"
+_NODE = (
+    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=8000\n"
+)
 
 
 class Slurm:
@@ -140,7 +142,8 @@ def _script(folder, *flags, evaluator=False):
     No network has the hosts of these rows: Slurm chooses the nodes.
     """
     port = free_port()
-    rows = ["job,ip,tf_port,count,num_envs", f"learner,gpu1,{port}", f"learner,gpu2,{port}"]
+    rows = ["job,ip,tf_port,count,num_envs,memory"]
+    rows += [f"learner,gpu{i},{port},,,2Gi" for i in (1, 2)]
     rows += ["actor,many,,2,4", *["evaluator,one"] * evaluator]
     (folder / "workers.csv").write_text("\n".join(rows))
     common = ("--workers_csv_path=workers.csv", "--level_name=catch")
@@ -223,8 +226,8 @@ def test_a_job_whose_time_is_over_saves_and_goes_on_when_slurm_starts_it_again(s
 @needs_horovod
 @pytest.mark.slow
 def test_two_learners_and_their_actors_share_one_node(slurm):
-    rows = ["job,ip,tf_port,count", *(f"learner,here,{free_port()}," for _ in range(2))]
-    (slurm.folder / "workers.csv").write_text("\n".join([*rows, "actor,here,,2"]))
+    rows = ["job,ip,tf_port,count,memory", *(f"learner,here,{free_port()},,2Gi" for _ in range(2))]
+    (slurm.folder / "workers.csv").write_text("\n".join([*rows, "actor,here,,2,1Gi"]))
     flags = ("--level_name=catch", "--batch_size=4", "--total_environment_frames=20000")
     command = [*FRONTEND, "--emit=slurm", "--workers_csv_path=workers.csv", "--logdir=run", *flags]
     script = slurm.folder / "job.sh"
