@@ -43,6 +43,7 @@ def test_a_run_that_is_killed_during_an_upload_continues_in_an_empty_folder(stor
     flags = ("--mirror=s3://bucket/run", "--num_actors=1", "--save_checkpoint_secs=2")
     first = Process(*catch_command(lost, *flags, "--total_environment_frames=1e8"))
     server.until(r"PUT /bucket/run/checkpoints/\d+/about.json", 200)
+    server.until(r"PUT /bucket/run/metrics.jsonl", 200)
     server.until(r"PUT /bucket/run/checkpoints/\d+/variables", 200)
     first.kill_all()
     seen = max(row["updates"] for row in read_rows(lost))
