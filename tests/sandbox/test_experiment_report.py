@@ -1,5 +1,9 @@
 """The report of an experiment, from its journal and the folders of its trials."""
 
+import html
+import re
+import tomllib
+
 from launcher.experiments.file import Axis, Experiment
 from launcher.experiments.journal import Journal
 from launcher.experiments.trial import Trial
@@ -40,7 +44,9 @@ def test_the_best_values_are_named_with_their_interval_and_as_a_file(tmp_path, r
     assert "| 6 | 0.917 (0.8" in both
     page = (folder / "report.html").read_text()
     assert "catch: <b>learning_rate=0.2</b>, return 22.00 (" in page
-    assert "batch_size = 4\nlearning_rate = 0.2\nlevel_name = &quot;catch&quot;" in page
+    best = html.unescape(re.search("<pre>([^<]*)", page)[1])
+    values = {"batch_size": 4, "learning_rate": 0.2, "level_name": "catch"}
+    assert tomllib.loads(best) == values
     assert "pruned" in page
     assert "<svg" in page
 
