@@ -27,7 +27,8 @@ _NOT_FOR_TRAINING = (
     *("job_name", "task", "learner"),
     *("validate", "show_config", "dashboard"),
 )
-REPEATED = ("env", "ssh_accept_key")  # flags of the frontend that take several values
+# Flags of the frontend that take several values.
+REPEATED = ("env", "ssh_accept_key", "container_image", "node_selector")
 
 
 def train(
