@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,9 @@ sys.dont_write_bytecode = False
 # Nearly every module needs TensorFlow; loaded in this way, it takes a quarter less time.
 if "PYTEST_XDIST_WORKER" in os.environ:
     lifecycle.import_tensorflow()
+
+# Under nohup, every process that a test starts would ignore this signal.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # `make test` started these; the makes that tests start are those of a user.
 for _name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS"):
