@@ -29,7 +29,8 @@ _LAST_SECONDS = 60.0  # how long the end of a run waits for the last upload
 _LARGE = 4 << 20  # bytes
 _STARTS, _ABOUT = "starts.jsonl", "about.json"
 # slurm/ has the token and the addresses of one job.
-_LOCAL_ONLY = {"lock", "save-now", "slurm", "checkpoints", "own", _STARTS}
+_LOCAL_ONLY = {"lock", "save-now", "slurm"}
+_IN_ORDER = {"checkpoints", "own", _STARTS}  # copied each in its turn, not with the other files
 _UNFINISHED = {"saving", "copying"}  # folders that are being written
 _State = tuple[int, int]  # of a file that was uploaded: bytes, and nanoseconds of its change
 
@@ -306,4 +307,4 @@ def _is_mirrored(name: str) -> bool:
     """Return whether a path in a run's folder is one that the mirror has, but of no save."""
     parts = PurePosixPath(name).parts
     is_hidden = any(part.startswith(".") or part.endswith(".part") for part in parts)
-    return not (is_hidden or parts[0] in _LOCAL_ONLY or _UNFINISHED & set(parts))
+    return not (is_hidden or parts[0] in _LOCAL_ONLY | _IN_ORDER or _UNFINISHED & set(parts))
