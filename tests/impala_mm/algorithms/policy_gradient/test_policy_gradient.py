@@ -10,9 +10,8 @@ from scipy import special
 
 from impala_mm.algorithms.feature import NO_FEATURES
 from impala_mm.algorithms.interface import Context
-from impala_mm.algorithms.parts import value_units
+from impala_mm.algorithms.parts import samples, value_units
 from impala_mm.algorithms.parts.actor_critic import Outputs
-from impala_mm.algorithms.policy_gradient import samples
 from impala_mm.algorithms.policy_gradient.algorithm import Goals, _fit
 from impala_mm.algorithms.policy_gradient.variants import better_half
 from impala_mm.config import command_line
@@ -231,7 +230,7 @@ def test_a_value_that_has_moved_further_than_value_clip_is_taught_no_more():
     table, given = Table(algorithm, batch), tensors(batch)
     goals, steps = algorithm._goals(given, exchange)
     behaviour, level = algorithm._recorded(given.unrolls)[1:], algorithm._levels(given.unrolls)
-    part = samples.of_batch(given, steps, behaviour, level)
+    part = samples.of_batch(given, steps, (), behaviour, level)
     moves = np.random.default_rng(2).uniform(-0.3, 0.3, (T + 1) * B)
     table.values.assign_add(moves.astype(np.float32))
     with tf.GradientTape() as tape:
@@ -513,5 +512,5 @@ def test_compiled_epochs_make_the_same_update(algorithm, settings):
     ],
 )
 def test_epochs_are_compiled_only_where_it_pays(settings):
-    assert _made(epochs=32)[0]._compiled
-    assert not _made(**{"epochs": 32} | settings)[0]._compiled
+    assert _made(epochs=32)[0]._division.compiled
+    assert not _made(**{"epochs": 32} | settings)[0]._division.compiled

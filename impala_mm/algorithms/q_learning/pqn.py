@@ -1,0 +1,151 @@
+"""PQN (arXiv 2407.04811): Q-learning in rounds, without replay and without a target network.
+
+    a round of unrolls, all played by the newest values and by epsilon
+        -- `_goals`, once per batch: Q(lambda) targets from the largest values
+        -- `_loss`, for each minibatch of each epoch: errors of the actions that were played
+           + what features add to the loss, such as teachers
+        -- exchange.apply: averaged over learners, clipped, applied
+
+Layer normalisation keeps the values from diverging, which a target network does elsewhere.
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from impala_mm.algorithms.feature import Features
+from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup
+from impala_mm.algorithms.parts import advantages, losses, masking, samples
+from impala_mm.algorithms.parts.actor_critic import transitions
+from impala_mm.algorithms.parts.samples import Samples
+from impala_mm.algorithms.q_learning import draws as q_draws
+from impala_mm.algorithms.q_learning import values as q_values
+from impala_mm.algorithms.q_learning.player import QPlayer, make_student
+from impala_mm.algorithms.q_learning.settings import PQNSettings
+from impala_mm.algorithms.q_learning.value_distributions import Outcomes
+from impala_mm.config.settings import Config
+from impala_mm.data.trajectory import Batch
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.environments.types import EnvironmentSpec
+
+
+class _Goals(NamedTuple):
+    """The goals of the steps of a batch, without gradients."""
+
+    targets: tf.Tensor  # [T, B], in the unit that the network learns
+    best: q_values.Best  # the values of the best actions before the first optimizer step
+
+
+class PQN(QPlayer):
+    """Parallelised Q-network: Q(lambda) from rounds of its newest values."""
+
+    rounds = PQNSettings.rounds
+    _config: PQNSettings
+
+    def __init__(self, config: Config, environment: EnvironmentSpec, setup: Setup = DEFAULT_SETUP):
+        config = PQNSettings.of(config)
+        super().__init__(config, environment, setup, overlap=1)
+        self.rounds_overlap = config.rounds_overlap
+        remembers = bool(tf.nest.flatten(self._online.initial_state(1)))
+        self._division = samples.divide(
+            config, self.network_name, remembers, environment.observation
+        )
+        self._returns = advantages.GeneralisedAdvantages(config.q_lambda)
+        slots: list[tf.Variable] = []
+        if setup.role is Role.LEARNER:
+            # Of all optimizer steps: each has random numbers of its own.
+            self._steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="steps")
+            slots = [*self._prepare_learning(), self._steps]
+        self.variables = self._group_variables(slots)
+
+    def update(
+        self, batch: Batch, context: Context, exchange: GradientReducer
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Make the optimizer steps of all epochs and minibatches."""
+        config, trained = self._config, self.variables.trained
+        features = self.features.of_online_updates()
+        begun = features.begin(batch, context, self._reading(batch, exchange, exchange.update))
+        batch, rate = begun.batch, self._schedule_rate(context)
+        read = batch._replace(unrolls=self._normaliser.read(batch.unrolls))
+        goals, steps = self._goals(read, begun.bonus)
+        unrolls = samples.of_batch(read, steps, transitions(steps.live, begun.prepared))
+        drawn_from = self._division.columns(unrolls, self.initial_state)
+        targets = self._division.arrange(goals.targets)
+
+        def step(chosen: tf.Tensor) -> dict[str, tf.Tensor]:
+            part, aims = samples.columns(drawn_from, chosen), samples.pick(targets, chosen)
+            number, columns = self._steps.assign_add(1), chosen.shape[0]
+            draws = q_draws.Trained(exchange.group, config.seed, number, 0, columns, 1)
+            (total, error, measured), gradients = exchange.differentiate(
+                lambda: self._loss(part, aims, draws, features), trained
+            )
+            exchange.apply(self._optimizer, gradients, trained)
+            count = tf.size(aims) if config.loss_reduction == "sum" else 1
+            metrics = {
+                "loss/total": total,
+                "loss_per_step/total": total / tf.cast(count, total.dtype),
+                "q/error": error,
+            }
+            return metrics | features.after(measured, exchange)
+
+        made = exchange.minibatches(
+            step,
+            drawn_from.live.shape[1],
+            config.epochs,
+            self._division.count,
+            compiled=self._division.compiled,
+        )
+        self._normaliser.update(batch, self.unroll.overlap, exchange)
+        metrics = made.metrics | {
+            "q/value": goals.best.mean,
+            "q/largest": goals.best.largest,
+            "q/action_gap": goals.best.gap,
+            "optimizer_steps": made.steps,
+            "learning_rate": rate,
+        }
+        return metrics | self._schedule_epsilon(context) | begun.metrics, batch.weight
+
+    def _goals(self, batch: Batch, bonus: tf.Tensor) -> tuple[_Goals, losses.Transitions]:
+        """Return what a batch teaches the network as it is now, and the batch's steps [T, B].
+
+        `bonus` is what features add to the rewards, [T+1, B].
+        """
+        config, entries = self._config, batch.unrolls
+        _, state = self._normaliser.split(batch.start)
+        values = self._online.unroll(
+            entries, state, q_draws.Calm(), config.num_policy_quantiles
+        ).mean
+        allowed = masking.allowed_only(tf.stop_gradient(values), entries.mask)
+        best = self._in_rewards(tf.reduce_max(allowed, -1))
+        best = tf.where(batch.weight > 0, best, 0.0)
+        steps = losses.transitions(
+            values=best,
+            actions=entries.action,
+            rewards=entries.reward + bonus,
+            terminated=entries.terminated,
+            first=entries.first,
+            behaviour_log_probs=tf.zeros_like(best),
+            weight=batch.weight,
+            discounting=config.discounting,
+        )
+        # The returns of lambda, as if the best actions were played.
+        targets = self._returns(steps, best, steps.behaviour_log_probs).value_targets
+        if config.value_rescaling:
+            targets = q_values.rescale(targets, config.value_rescaling)
+        return _Goals(targets, q_values.best(allowed[:-1], steps.live, self._in_rewards)), steps
+
+    def _loss(
+        self, part: Samples, targets: tf.Tensor, draws: q_draws.Draws, features: Features
+    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        """Return the loss of a minibatch, its mean error, and what the features measured."""
+        config, live, kind = self._config, part.live, self._online.distribution
+        _, state = self._normaliser.split(part.start)
+        outputs = self._online.unroll(part.entries, state, draws, config.num_quantiles)
+        played = q_values.chosen(losses.mask(live, outputs.numbers), part.actions)
+        goals = Outcomes(targets[..., tf.newaxis], tf.ones_like(targets)[..., tf.newaxis])
+        terms = kind.losses(played, outputs.levels, goals)
+        errors = tf.abs(targets - kind.mean(played))
+        student = make_student(config, outputs.mean, part.actions, part.masks, live, part.weight)
+        added, measured = features.loss(student, part.prepared)
+        error = losses.reduce(errors, live, part.weight, "mean")
+        return student.reduce(terms) + added, error, measured
