@@ -264,7 +264,8 @@ class TrainingSettings:
         text="Function after each layer of the network's MLP. Convolutions have a ReLU.")
     layer_norm: bool = flag(
         False, group="Network", kept_by="weights",
-        text="Normalise the outputs of each layer of the network's MLP before the activation.")
+        text="Normalise the outputs of each layer of the network's MLP, and of its convolutions "
+             "unless they are a ResNet's, before the activation.")
     lstm_size: int = flag(
         0, group="Network", least=0, kept_by="weights",
         text="Units of the network's LSTM or GRU. 0: the network's own number (MLPs: 64, "

@@ -162,11 +162,29 @@ class VMPOSettings(EpochSettings):
     temperature_speed: float = flag(
         0.1, group="V-MPO", learner_only=True, least=0, most=10,
         text="Largest change of the temperature's logarithm in one update; see multiplier_speed.")
+    decoupled_kl: bool = flag(
+        False, group="V-MPO", learner_only=True,
+        text="For actions of numbers (Box): hold the divergences of the mean alone and of the "
+             "deviation alone at targets of their own, target_kl_mean and target_kl_deviation, in "
+             "place of KL(mu || pi).")
+    target_kl_mean: float = flag(
+        0.01, group="V-MPO", learner_only=True, least=0, only_with=with_flag("decoupled_kl"),
+        text="With decoupled_kl: mean of KL(mu || pi), in nats, for a policy pi whose deviation is "
+             "that of the policy mu that played, at which a Lagrange multiplier holds it.")
+    target_kl_deviation: float = flag(
+        5e-5, group="V-MPO", learner_only=True, least=0, only_with=with_flag("decoupled_kl"),
+        text="The same for a policy whose mean is that of the policy that played.")
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Refuse a target that no weights have."""
+        """Refuse a target that no weights have, and targets for the same."""
         super().__post_init__()
+        usual = type(self).target_kl_mu_pi
+        if self.decoupled_kl and self.target_kl_mu_pi != usual:
+            raise ValueError(
+                f"--target_kl_mu_pi={self.target_kl_mu_pi:g} with --decoupled_kl: give "
+                f"--target_kl_mean and --target_kl_deviation in its place"
+            )
         steps = self.batch_size * self.unroll_length
         most = math.log(max(steps // 2, 1))  # where one action has all the weight
         if self.target_weight_kl >= most:

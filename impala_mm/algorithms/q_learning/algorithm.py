@@ -79,8 +79,7 @@ class QLearning(QPlayer):
         self, environment: EnvironmentSpec
     ) -> tuple[list[tf.Variable], list[tf.Variable]]:
         """Make what only `update` needs; return the target network's variables, and the others."""
-        mean = self._normaliser.mean
-        self._target = QNetwork(self._config, environment, mean, self.network_name)
+        self._target = self._make_network(environment)
         copied = list(self._target.trainable_variables)
         targets.follow(copied, self._online.trainable_variables)
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")

@@ -67,7 +67,7 @@ class QPlayer(Algorithm):
         self.explores_less_by_number = config.schedule == "ladder"
         self.network_name = network or networks.chosen_name(config, environment)
         self._normaliser = normalisers.Normaliser(config, environment.observation)
-        self._online = QNetwork(config, environment, self._normaliser.mean, self.network_name)
+        self._online = self._make_network(environment)
         state = self.initial_state(1)
         distribution = action_policies.choose(environment.actions)
         features.attach(Host(distribution, bool(tf.nest.flatten(state))))
@@ -78,6 +78,9 @@ class QPlayer(Algorithm):
             entry_spec(environment, extras=features.extras_spec(self._recorded_spec())),
             start_spec(state),
         )
+
+    def _make_network(self, environment: EnvironmentSpec) -> QNetwork:
+        return QNetwork(self._config, environment, self._normaliser.mean, self.network_name)
 
     def _prepare_learning(self) -> list[tf.Variable]:
         """Make the optimizer; return the variables that only learners need."""

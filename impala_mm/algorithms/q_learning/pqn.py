@@ -11,6 +11,7 @@ Layer normalisation keeps the values from diverging, which a target network does
 
 from typing import Any, NamedTuple
 
+import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.algorithms.feature import Features
@@ -46,6 +47,11 @@ class PQN(QPlayer):
         config = PQNSettings.of(config)
         super().__init__(config, environment, setup, overlap=1)
         self.rounds_overlap = config.rounds_overlap
+        if not any(isinstance(part, snt.LayerNorm) for part in self._online.submodules):
+            self.note = (
+                f"{self.network_name} without layer normalisation: the values of PQN may diverge, "
+                f"which layer_norm prevents for MLPs and convolutions"
+            )
         remembers = bool(tf.nest.flatten(self._online.initial_state(1)))
         self._division = samples.divide(
             config, self.network_name, remembers, environment.observation
