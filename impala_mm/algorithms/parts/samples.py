@@ -20,7 +20,7 @@ class Division(NamedTuple):
     """How each pass divides a batch."""
 
     single_steps: bool  # whether minibatches consist of single steps, and not of whole unrolls
-    count: int  # of minibatches
+    parts: int  # minibatches
     compiled: bool  # whether XLA compiles all passes
 
     def columns(self, unrolls: "Samples", start: Callable[[int], Any]) -> "Samples":

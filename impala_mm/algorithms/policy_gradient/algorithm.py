@@ -136,7 +136,7 @@ class PolicyGradient(ActorCritic):
             step,
             drawn_from.live.shape[1],
             config.epochs,
-            self._division.count,
+            self._division.parts,
             stop_above=limits,
             renewed=(first, renew if config.recompute_advantages else None),
             compiled=self._division.compiled,

@@ -98,7 +98,7 @@ class PQN(QPlayer):
             step,
             drawn_from.live.shape[1],
             config.epochs,
-            self._division.count,
+            self._division.parts,
             compiled=self._division.compiled,
         )
         self._normaliser.update(batch, self.unroll.overlap, exchange)
