@@ -9,6 +9,7 @@ import tensorflow as tf
 from scipy import special
 
 from impala_mm.algorithms.feature import NO_FEATURES
+from impala_mm.algorithms.features.regularisers import Divergence
 from impala_mm.algorithms.interface import Context
 from impala_mm.algorithms.parts import samples, value_units
 from impala_mm.algorithms.parts.actor_critic import Outputs
@@ -388,7 +389,8 @@ def test_the_divergences_of_mean_and_deviation_have_a_multiplier_each():
     total = sum((weights * kl).sum() for kl in kinds.values())
     rest = float(metrics["loss/policy"]) + 0.5 * float(metrics["loss/baseline"])
     assert float(metrics["loss/total"]) == pytest.approx(rest + total, rel=1e-4)
-    costs = [cost._cost._multiplier.cost() for cost in algorithm.features]
+    held = [each for each in algorithm.features if isinstance(each, Divergence)]
+    costs = [each._cost.read(tf.float64) for each in held]
     for (name, kl), cost, target in zip(kinds.items(), costs, targets.values(), strict=True):
         mean = kl[live].mean()
         assert float(metrics[name]) == pytest.approx(mean, rel=1e-4)
