@@ -49,7 +49,8 @@ BUILT_IN = {
     "dqn": _built_in("DQN", "q_learning"),
     "r2d2": _built_in("R2D2", "q_learning"),
     "pqn": _built_in("PQN", "q_learning", "pqn"),
-    "sac": _built_in("SAC", "sac"),
+    "sac": _built_in("SAC", "q_policy", "sac"),
+    "td3": _built_in("TD3", "q_policy", "td3"),
 }
 _TYPES = (int, float, bool, str)
 
