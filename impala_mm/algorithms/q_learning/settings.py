@@ -12,6 +12,7 @@ from impala_mm.config.flags import AUTO, Condition, default, flag, with_flag
 from impala_mm.config.settings import Config
 
 GROUP = "Q-learning"
+_OF_RECORDED_GAMES = frozenset({"offline_updates", "teacher_data_share"})
 _PRIORITISED = Condition(
     "prioritised replay", lambda c: "" if "prioritised" in c.replay else f"with --replay={c.replay}"
 )
@@ -354,6 +355,7 @@ class PQNSettings(ActionValueSettings, RoundSettings):
         "epsilon_end": 0.001,
         "epsilon_frames": 4e6,
     }
+    ignored: ClassVar[frozenset[str]] = ActionValueSettings.ignored | _OF_RECORDED_GAMES
 
     # fmt: off
     batch_size: int = default(Config, "batch_size", 16)
@@ -376,10 +378,10 @@ class PQNSettings(ActionValueSettings, RoundSettings):
 
     def __post_init__(self) -> None:
         """Refuse recorded games."""
-        if self.uses_recorded_games:
-            given = "offline_updates" if self.offline_updates else "teacher_data_share"
-            raise ValueError(
-                f"--{given}={getattr(self, given):g}: --algorithm=pqn learns only from rounds of "
-                f"its newest values: leave it out, or use --algorithm=dqn"
-            )
+        for name in sorted(_OF_RECORDED_GAMES):
+            if given := getattr(self, name):
+                raise ValueError(
+                    f"--{name}={given:g}: --algorithm=pqn learns only from rounds of its newest "
+                    f"values: leave it out, or use --algorithm=dqn"
+                )
         super().__post_init__()
