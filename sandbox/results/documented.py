@@ -9,6 +9,7 @@ and result, and the return at about 200 points with their frames and seconds.
 import importlib.util
 import json
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +17,13 @@ from typing import Any, NamedTuple
 
 from impala_mm.config import command_line, flags
 from impala_mm.config.settings import Config
-from impala_mm.records.run_contents import read_json_lines
+from impala_mm.records.run_contents import drop_replaced, read_json_lines
 from impala_mm.runtime import machine, provenance
-from sandbox.results.runs import read_returns
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE_FOLDER = ROOT / "sandbox" / "reference"
 _CURVE_POINTS = 200
+_PAUSE = 30.0  # seconds between two rows, of which a run writes one every 2 s, if it was suspended
 
 
 class Package(NamedTuple):
@@ -220,21 +221,38 @@ def settings_of(arguments: str) -> Config:
 
 
 def run_documented(name: str, seed: int, logdir: Path, *more: str) -> int:
-    """Run the command, with its output on this terminal, and return its exit code."""
+    """Run the command, with its output on this terminal, and return its exit code.
+
+    Raises KeyboardInterrupt if Ctrl-C stopped the run, once it has saved its state.
+    """
     arguments = full_command(name, seed, *more, f"--logdir={logdir}")
     print(f"$ {shlex.join(arguments)}", flush=True)
     program = importlib.util.find_spec("experiment")  # of the clone, or of the installed package
     assert program
     assert program.origin
-    return subprocess.run([sys.executable, program.origin, *arguments[2:]], check=False).returncode
+    # At Ctrl-C, `subprocess.run` would kill the run while it saves its state.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        code = subprocess.run([sys.executable, program.origin, *arguments[2:]], check=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if code.returncode == 128 + signal.SIGINT:
+        raise KeyboardInterrupt
+    return code.returncode
 
 
-def run_seed(name: str, seed: int, *more: str) -> Path:
+def run_seed(name: str, seed: int, resume: bool, *more: str) -> Path:
     """Run the command with this seed to its end, and return the run's folder.
 
-    A run of the same code that was interrupted continues.
+    A run of the same code that was interrupted continues; with `resume`, the newest run of any.
     """
     logdir = ROOT / "runs" / f"{name}-{seed}-{provenance.revision()}"
+    if resume:
+        begun = logdir.parent.glob(f"{name}-{seed}-*/starts.jsonl")
+        newest = max(begun, key=lambda path: path.stat().st_mtime, default=None)
+        if not newest:
+            flags.refuse(f"--resume: {logdir.parent} has no run of {name} with seed {seed}")
+        logdir = newest.parent
     if code := run_documented(name, seed, logdir, *more):
         flags.refuse(f"the run exited with code {code}; nothing was recorded")
     return logdir
@@ -242,10 +260,12 @@ def run_seed(name: str, seed: int, *more: str) -> Path:
 
 def save_reference(name: str, logdir: Path, alone: bool, *more: str) -> None:
     """Write the run in `logdir` as the reference for its name and seed."""
-    rows = read_returns(logdir)
+    played = without_pauses(drop_replaced(read_json_lines(logdir / "metrics.jsonl")))
+    rows = [row for row in played if "episode_return" in row]
     if not rows:
         flags.refuse(f"no game of the run in {logdir} has ended; nothing was recorded")
-    start = read_json_lines(logdir / "starts.jsonl")[-1]
+    starts = read_json_lines(logdir / "starts.jsonl")
+    start = starts[-1]
     seed = start["settings"]["seed"]
     last = rows[-1]
     thinned = [*rows[:: max(1, len(rows) // _CURVE_POINTS)], last]
@@ -263,6 +283,7 @@ def save_reference(name: str, logdir: Path, alone: bool, *more: str) -> None:
         "seconds": last["seconds"],
         "steps_per_second": last["steps"] / last["seconds"],
         **_read_test(logdir),
+        **({"starts": _describe_starts(starts, played)} if len(starts) > 1 else {}),
         "curve": [
             [row["frames"], row["seconds"], round(row["episode_return"], 3)] for row in thinned
         ],
@@ -272,6 +293,30 @@ def save_reference(name: str, logdir: Path, alone: bool, *more: str) -> None:
     path.write_text("{" + ",\n ".join(lines).replace("], [", "],\n  [") + "}\n")
     reached, frames = reference["episode_return"], reference["frames"]
     print(f"{path.relative_to(ROOT)}: mean return {reached:.2f} after {frames:,.0f} frames")
+
+
+def without_pauses(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows with their seconds without those in which the run was suspended.
+
+    The seconds that rows have are those of a clock, which a suspended process does not stop. Those
+    between two starts of a run are not among them.
+    """
+    found, paused, last = [], 0.0, 0.0
+    for row in rows:
+        gap, last = row["seconds"] - last, row["seconds"]
+        paused += gap if gap > _PAUSE else 0.0
+        found.append(row | {"seconds": round(row["seconds"] - paused, 3)})
+    return found
+
+
+def _describe_starts(starts: list[dict], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the commit and the date of each start, and the frames and seconds before it."""
+    found = []
+    for start in starts:
+        before = [row["seconds"] for row in rows if row["frames"] <= start["frames"]]
+        at = {"frames": start["frames"], "seconds": max(before, default=0.0)}
+        found.append({"commit": start["revision"], "date": start["time"][:10]} | at)
+    return found
 
 
 def _read_test(logdir: Path) -> dict[str, float]:
