@@ -46,7 +46,7 @@ class Run(NamedTuple):
     task: Task
     goal: float  # mean unclipped return of the last 100 games
     flags: str
-    published: tuple[float, float] | None = None  # mean and deviation that CleanRL publishes
+    published: tuple[float, float] | None = None  # mean and deviation that others publish
     published_steps: str = ""  # after how many steps, where this run has another number
     beside: str = ""  # the run whose curves this one's are drawn beside, in grey
 
@@ -103,6 +103,8 @@ _PPO_GAME = "--preset=atari-ppo --agent_name=ShallowConvAgent"
 _SAC = "--preset=mujoco-sac --num_actors=1 --intra_op_threads=2"
 _DMC_SAC = "--preset=dmc-sac --num_actors=1"
 _SOLVED = "--stop_at_return=475 --num_actors=1"
+_IMPALA_GAME = "--preset=breakout-impala"
+_2M = "--num_actors=1 --total_environment_frames=8000000"  # steps of four frames
 _TWO = "--num_learners=2 --batch_size=8 --minibatches=32"
 _FOUR = "--num_learners=4 --batch_size=4 --minibatches=32 --num_actors=4 --num_envs=4"
 
@@ -196,11 +198,64 @@ DOCUMENTED_RUNS = {
     "ppo-beamrider": Run(
         _BEAMRIDER, 1431, f"{_PPO_GAME} --level_name=BeamRiderNoFrameskip-v4", (1916, 485)
     ),
+    # Not recorded yet, so these goals are guesses. How soon PPO is at 20, as "pong" is by IMPALA:
+    "ppo-pong-20": Run(
+        _PONG,
+        20,
+        f"{_PPO_GAME} --total_environment_frames=10000000 --entropy_cost=0.005 --stop_at_return=20",
+    ),
+    # IMPALA's deep network; 2.5 hours are 222 steps/s. No result after as many steps is published.
+    "breakout-deep": Run(
+        _BREAKOUT,
+        300,
+        f"{_IMPALA_GAME} --agent_name=ResNetAgent --total_environment_frames=8000000",
+    ),
+    "breakout-deep-lstm": Run(
+        _BREAKOUT,
+        300,
+        f"{_IMPALA_GAME} --agent_name=ResNetLSTMAgent --total_environment_frames=8000000",
+    ),
+    # Of R2D2 none is published after 2 million steps, either. Dopamine's are means of its five
+    # runs' games in the iteration that ends then (its repository's baselines/atari/data), of DQN
+    # those with Adam: https://github.com/google/dopamine
+    "r2d2-breakout": Run(
+        _BREAKOUT, 30, f"--preset=atari-r2d2 --level_name=BreakoutNoFrameskip-v4 {_2M}"
+    ),
+    "rainbow-pong": Run(_PONG, 8.9, f"--preset=rainbow,atari-sticky {_2M}", (10.7, 1.8)),
+    "rainbow-breakout": Run(
+        _BREAKOUT,
+        30.8,
+        f"--preset=rainbow,atari-sticky --level_name=BreakoutNoFrameskip-v4 {_2M}",
+        (32.4, 1.6),
+    ),
+    "dqn-breakout": Run(
+        _BREAKOUT,
+        35.4,
+        f"--preset=dqn,atari-sticky --level_name=BreakoutNoFrameskip-v4 {_2M}",
+        (38.3, 2.9),
+    ),
     # https://docs.cleanrl.dev/rl-algorithms/sac
     "sac-halfcheetah": Run(_CHEETAH, 8211, _SAC, (9635, 1424)),
     "sac-hopper": Run(_HOPPER, 1967, f"{_SAC} --level_name=Hopper-v4", (2310, 343)),
     "sac-walker2d": Run(_WALKER, 2680, f"{_SAC} --level_name=Walker2d-v4", (3591, 911)),
 }
+
+# Atari-5. Not recorded yet, so these goals are guesses: those of CleanRL's PPO after as many steps
+# (https://docs.cleanrl.dev/rl-algorithms/ppo, ppo_atari_envpool_xla_jax.py) for IMPALA, too, whose
+# own published results are of https://github.com/vwxyzjn/cleanba (static/cleanba/main_10CPU.csv).
+ATARI_5 = {
+    "BattleZone": (Task(2360), (24284, 1842), (30307, 3720)),
+    "DoubleDunk": (Task(-18.6), (-6.8, 0.2), (-2.9, 3.0)),
+    "NameThisGame": (Task(2292.3), (5750, 181), (15198, 982)),
+    "Phoenix": (Task(761.4), (14474, 1795), (43734, 3990)),
+    "Qbert": (Task(163.9), (17246, 605), (22199, 727)),
+}
+for _game, (_task, _ppo, _impala) in ATARI_5.items():
+    _level = f"--level_name={_game}NoFrameskip-v4"
+    DOCUMENTED_RUNS |= {
+        f"ppo-{_game.lower()}": Run(_task, _ppo[0] - _ppo[1], f"--preset=atari-ppo {_level}", _ppo),
+        f"impala-{_game.lower()}": Run(_task, _ppo[0], f"{_IMPALA_GAME} {_level}", _impala, "50M"),
+    }
 
 
 def full_command(name: str, seed: int, *more: str) -> list[str]:
