@@ -368,8 +368,8 @@ def _describe_starts(starts: list[dict], rows: list[dict[str, Any]]) -> list[dic
     """Return the commit and the date of each start, and the frames and seconds before it."""
     found = []
     for start in starts:
-        before = [row["seconds"] for row in rows if row["frames"] <= start["frames"]]
-        at = {"frames": start["frames"], "seconds": max(before, default=0.0)}
+        reached = (row["seconds"] for row in rows if row["frames"] >= start["frames"])
+        at = {"frames": start["frames"], "seconds": next(reached, rows[-1]["seconds"])}
         found.append({"commit": start["revision"], "date": start["time"][:10]} | at)
     return found
 
