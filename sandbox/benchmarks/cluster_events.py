@@ -156,10 +156,11 @@ class Simulation:
         elif until is not None:
             heapq.heappush(self._due, (until, next(self._order), process))
 
-    def _wake(self, waiting: Waiting) -> None:
-        for process in waiting:
+    def _wake(self, waiting: Waiting, count: int = 1) -> None:
+        """Let the first processes that wait continue."""
+        for process in waiting[:count]:
             heapq.heappush(self._due, (self._now, next(self._order), process))
-        waiting.clear()
+        del waiting[:count]
 
     def _around(self, mean: float) -> float:
         return mean * (1 + self._random.uniform(-self.run.jitter, self.run.jitter))
@@ -173,7 +174,7 @@ class Simulation:
                 while learner.queued < run.batch_size:
                     yield learner.unrolls
                 learner.queued -= run.batch_size
-                self._wake(learner.room)
+                self._wake(learner.room, run.batch_size)
             self._waited += self._now - begin
             passes = [self._around(run.update_seconds) for _ in self._learners]
             seconds = exchange_end(run, max(passes))

@@ -148,7 +148,9 @@ def main() -> None:
     parser.add_argument("--actors", type=numbers, default=[10, 100, 1000])
     given = parser.parse_args()
     record = json.loads(_RECORD.read_text())
-    measured = record.get("sitting", record)
+    measured = record | record.get("sitting", {})
+    if "wire" not in measured:
+        parser.error(f"{_RECORD.name} has no costs of the wire: run scaling.py sitting --record")
     rows = [row for row in measured["simulated"] if row["allreduce"] != "grouped"]
     rows += measured.get("allreduce", [])
     print_errors(rows, measured.get("actors", []))
