@@ -94,7 +94,7 @@ class _Learner:
 
 
 class _Host:
-    """What the actors of a host share: the newest policy that they have."""
+    """The newest policy that the actors of a host have, which they share."""
 
     def __init__(self) -> None:
         self.version, self.pulled_at, self.is_pulling = 0, -math.inf, False
