@@ -10,8 +10,8 @@ import tensorflow as tf
 from impala_mm.algorithms.features.teacher import Distillation
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.parts import normals
-from impala_mm.algorithms.sac import actions as sac_actions
-from impala_mm.algorithms.sac import algorithm as sac
+from impala_mm.algorithms.q_policy import actions as sac_actions
+from impala_mm.algorithms.q_policy import algorithm as q_policy
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
 from impala_mm.distributed import minibatches
@@ -75,8 +75,8 @@ def _noise(self, noise=None):
 
 @pytest.fixture
 def double(monkeypatch):
-    monkeypatch.setattr(sac, "PolicyNetwork", DoublePolicy)
-    monkeypatch.setattr(sac, "CriticNetwork", DoubleCritic)
+    monkeypatch.setattr(q_policy, "PolicyNetwork", DoublePolicy)
+    monkeypatch.setattr(q_policy, "CriticNetwork", DoubleCritic)
 
 
 def _fill(algorithm):
@@ -115,8 +115,8 @@ def test_goals_are_soft_values_of_the_policys_next_action(double, monkeypatch, b
     batch.unrolls.observation[:] *= 3.0
     batch, e, live = tensors(batch), tensors(batch.unrolls), _live(batch)
     noise = algorithm._draw_noise(batch, SingleLearner())
-    part = sac._Part(e, ((), ()), live[None], batch.weight, noise)
-    found = algorithm._goals(part, tf.constant(0.3, tf.float64)).numpy()[0]
+    part = q_policy.Part(e, q_policy.States((), ()), live[None], batch.weight, noise)
+    found = algorithm._goals(part).numpy()[0]
 
     after = e.observation[1].numpy().astype(np.float64)
     policy = algorithm._policy.distribution.make(tf.constant(after @ algorithm._policy.layer.w))
@@ -146,13 +146,13 @@ def test_the_gradient_of_a_clipped_policys_entropy_is_that_of_its_mass_at_the_bo
     """Of one sample's probability it would have the wrong sign where the mean is near a bound."""
     config = Config.of_algorithm("sac")(algorithm="sac", box_policy=box_policy)
     numbers = sac_actions.Numbers(config, types.SimpleNamespace(actions=ActionSpec(box)))
-    zeros = types.SimpleNamespace(values=lambda features, action: tf.zeros([2, *action.shape[:-1]]))
+    zeros = types.SimpleNamespace(value=lambda action: tf.zeros(action.shape[:-1]))
     mean, deviation = tf.constant([[0.5], [0.9], [1.5]], tf.float64), tf.constant(0.2, tf.float64)
     bounds = np.array([-1.0]), np.array([1.0])
     with tf.GradientTape() as tape:
         tape.watch(mean)
         policy = normals.ClippedNormal(mean, deviation * tf.ones_like(mean), *bounds)
-        soft = numbers.expect(policy, zeros, None, tf.random.stateless_normal([3, 1], [1, 2]))
+        soft = numbers.expect(policy, zeros, tf.random.stateless_normal([3, 1], [1, 2]))
         total = tf.reduce_sum(soft.entropy)
     found, step = tape.gradient(total, mean).numpy()[:, 0], 1e-4
     at = mean.numpy()[:, 0]
@@ -251,8 +251,8 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
     double, monkeypatch, learners, remembers, flags
 ):
     if remembers:
-        monkeypatch.setattr(sac, "PolicyNetwork", RecurrentPolicy)
-        monkeypatch.setattr(sac, "CriticNetwork", RecurrentCritic)
+        monkeypatch.setattr(q_policy, "PolicyNetwork", RecurrentPolicy)
+        monkeypatch.setattr(q_policy, "CriticNetwork", RecurrentCritic)
 
     def learn(group, rate=0.01):
         algorithm, exchange = _made(
@@ -410,8 +410,8 @@ def test_with_a_memory_goals_and_losses_begin_with_the_recorded_state(monkeypatc
     def learnt(start):
         """Return the goals, and the losses of an update whose step sizes are 0."""
         noise = algorithm._draw_noise(batch, SingleLearner())
-        part = sac._Part(e, start, live, batch.weight, noise)
-        goals = algorithm._goals(part, tf.constant(0.3, tf.float64))
+        part = q_policy.Part(e, q_policy.States(*start), live, batch.weight, noise)
+        goals = algorithm._goals(part)
         metrics, _ = algorithm.update(batch._replace(start=start), PROGRESS, exchange)
         for name in ("total", "policy"):  # losses are means over steps
             assert float(metrics[f"loss/{name}"]) == float(metrics[f"loss_per_step/{name}"])
@@ -448,3 +448,59 @@ def test_recorded_games_are_learnt_from_by_an_ordinary_update_that_counts_them_a
         assert algorithm._normaliser.carried[0] == B - 1, "one column is padding"
         weights.append(arrays(algorithm.variables.trained))
     in_threads.assert_close(*weights, 0, 0)
+
+
+def test_goals_of_redq_are_the_least_of_a_draw_of_the_q_networks(double):
+    """Each optimizer step draws two of four; over many steps all pairs are drawn."""
+    algorithm, _ = _made(
+        num_critics=4,
+        temperature=1e-6,
+        fixed_temperature=True,
+        discounting=0.9,
+        policy_value="mean",
+    )
+    _fill(algorithm)
+    batch = tensors(_batch(algorithm))
+    e, live = batch.unrolls, _live(batch)
+    part = q_policy.Part(
+        e, q_policy.States((), ()), live[None], batch.weight,
+        algorithm._draw_noise(batch, SingleLearner()),
+    )  # fmt: skip
+    policy, features = algorithm._after(part, algorithm._policy)
+    values = algorithm._targets.values(features, policy.sample(part.noise[0]))[:, 0].numpy()
+    drawn = set()
+    for step in range(60):
+        algorithm._optimizers["critics"].step.assign(step)
+        goals = algorithm._goals(part).numpy()[0]
+        following = (goals - e.reward[1].numpy()) / 0.9
+        played_on = (live & ~e.terminated[1]).numpy()
+        pairs = [
+            (i, j)
+            for i in range(4)
+            for j in range(i)
+            if np.allclose(values[[i, j]].min(0)[played_on], following[played_on], atol=1e-4)
+        ]
+        assert pairs
+        drawn.update(pairs)
+    assert len(drawn) == 6
+    assert algorithm._combine(tf.constant([[1.0], [2.0], [3.0], [6.0]])).numpy() == [3.0]
+
+
+def test_droq_leaves_units_out_in_training_and_none_where_actions_are_judged():
+    algorithm, exchange = _made(critic_dropout=0.5, updates_per_step=1.0, policy_delay=2)
+    entry, state = _zeros(algorithm, 3, 1.0), algorithm.initial_state(3)
+    first, again = (algorithm.judge(entry, state).value.numpy() for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    features = tf.ones([1, 64, 3])
+    action = tf.zeros([1, 64, 1])
+    uses = (q_policy.GOALS, q_policy.VALUES, q_policy.POLICY)
+    found = [algorithm._at(algorithm._critics, features, u).values(action).numpy() for u in uses]
+    for values in found:
+        assert all(len(np.unique(of_critic)) > 3 for of_critic in values)
+    assert not np.array_equal(found[0], found[1])
+    repeated = algorithm._at(algorithm._critics, features, q_policy.POLICY).values(action).numpy()
+    np.testing.assert_array_equal(found[2], repeated)
+    metrics, _ = algorithm.update(tensors(_batch(algorithm)), PROGRESS, exchange)
+    assert np.isfinite(list(map(float, metrics.values()))).all()
+    after = algorithm._at(algorithm._critics, features, q_policy.POLICY).values(action).numpy()
+    assert not np.array_equal(after == after.max(), found[2] == found[2].max())
