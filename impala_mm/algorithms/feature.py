@@ -106,7 +106,7 @@ class Student(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What a policy gradient finds of the steps of a batch, before its optimizer steps.
+    """The findings of a policy gradient about a batch, before its optimizer steps.
 
     It has no gradients, and what it contains is 0, or finite, at steps that are not `live`.
     """

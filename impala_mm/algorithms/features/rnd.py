@@ -43,7 +43,7 @@ def make(config: Config, environment: EnvironmentSpec, role: Role) -> list[Featu
 
 
 class Novelty(NamedTuple):
-    """What the loss takes of each step, [T, N, ...]."""
+    """The part of each step that the loss takes, [T, N, ...]."""
 
     observation: Any  # nest of [T, N, ...]: the one that followed, as the actor sent it
     reward: tf.Tensor  # [T, N]: intrinsic
