@@ -68,19 +68,17 @@ class Samples(NamedTuple):
     actions: Any  # nest of [T, N, ...]
     masks: Any  # nest of bool [T, N, ...]: the choices that were allowed; () without masks
     behaviour_log_probs: tf.Tensor  # [T, N]: of the actions
-    prepared: Any  # [T, N, ...]: what the features have prepared
     behaviour: Any = ()  # [T, N, P]: parameters of the policy that played
     level: Any = ()  # int32 [T, N]: number of the column's level
 
 
 def of_batch(
-    batch: Batch, steps: losses.Transitions, prepared: Any, behaviour: Any = (), level: Any = ()
+    batch: Batch, steps: losses.Transitions, behaviour: Any = (), level: Any = ()
 ) -> Samples:
     """Return the B unrolls of a batch, whose entries a normaliser has read, as columns.
 
-    `prepared` is what the features have prepared, [T, B, ...]. Where an algorithm reads them,
-    `behaviour` are the parameters of the policy that played, [T, B, P], and `level` [B] the numbers
-    of the columns' levels.
+    Where an algorithm reads them, `behaviour` are the parameters of the policy that played,
+    [T, B, P], and `level` [B] the numbers of the columns' levels.
     """
     read, live = batch.unrolls, steps.live
     entries = read._replace(terminated=(), truncated=(), extras=(), mask=())
@@ -92,7 +90,6 @@ def of_batch(
         actions=steps.actions,
         masks=masking.allow_all(~live, read.mask),
         behaviour_log_probs=steps.behaviour_log_probs,
-        prepared=prepared,
         behaviour=tf.nest.map_structure(lambda x: losses.mask(live, x), behaviour),
         level=tf.nest.map_structure(lambda x: tf.broadcast_to(x, tf.shape(live)), level),
     )

@@ -1,7 +1,7 @@
 """PQN (arXiv 2407.04811): Q-learning in rounds, without replay and without a target network.
 
     a round of unrolls, all played by the newest values and by epsilon
-        -- `_goals`, once per batch: Q(lambda) targets from the largest values
+        -- `_targets`, once per batch: Q(lambda) from the largest values
         -- `_loss`, for each minibatch of each epoch: errors of the actions that were played
            + what features add to the loss, such as teachers
         -- exchange.apply: averaged over learners, clipped, applied
@@ -34,7 +34,7 @@ class _Goals(NamedTuple):
     """The goals of the steps of a batch, without gradients."""
 
     targets: tf.Tensor  # [T, B], in the unit that the network learns
-    best: q_values.Best  # the values of the best actions before the first optimizer step
+    prepared: Any  # nest of [T, B, ...]: what the features have prepared
 
 
 class PQN(QPlayer):
@@ -73,20 +73,21 @@ class PQN(QPlayer):
         begun = features.begin(batch, context, self._reading(batch, exchange, exchange.update))
         batch, rate = begun.batch, self._schedule_rate(context)
         read = batch._replace(unrolls=self._normaliser.read(batch.unrolls))
-        goals, steps = self._goals(read, begun.bonus)
-        unrolls = samples.of_batch(read, steps, transitions(steps.live, begun.prepared))
+        targets, steps, best = self._targets(read, begun.bonus)
+        unrolls = samples.of_batch(read, steps)
         drawn_from = self._division.columns(unrolls, self.initial_state)
-        targets = self._division.arrange(goals.targets)
+        prepared = transitions(steps.live, begun.prepared)
+        goals = self._division.arrange(_Goals(targets, prepared))
 
         def step(chosen: tf.Tensor) -> dict[str, tf.Tensor]:
-            part, aims = samples.columns(drawn_from, chosen), samples.pick(targets, chosen)
+            part, of_part = samples.columns(drawn_from, chosen), samples.pick(goals, chosen)
             number, columns = self._steps.assign_add(1), chosen.shape[0]
             draws = q_draws.Trained(exchange.group, config.seed, number, 0, columns, 1)
             (total, error, measured), gradients = exchange.differentiate(
-                lambda: self._loss(part, aims, draws, features), trained
+                lambda: self._loss(part, of_part, draws, features), trained
             )
             exchange.apply(self._optimizer, gradients, trained)
-            count = tf.size(aims) if config.loss_reduction == "sum" else 1
+            count = tf.size(part.live) if config.loss_reduction == "sum" else 1
             metrics = {
                 "loss/total": total,
                 "loss_per_step/total": total / tf.cast(count, total.dtype),
@@ -103,18 +104,21 @@ class PQN(QPlayer):
         )
         self._normaliser.update(batch, self.unroll.overlap, exchange)
         metrics = made.metrics | {
-            "q/value": goals.best.mean,
-            "q/largest": goals.best.largest,
-            "q/action_gap": goals.best.gap,
+            "q/value": best.mean,
+            "q/largest": best.largest,
+            "q/action_gap": best.gap,
             "optimizer_steps": made.steps,
             "learning_rate": rate,
         }
         return metrics | self._schedule_epsilon(context) | begun.metrics, batch.weight
 
-    def _goals(self, batch: Batch, bonus: tf.Tensor) -> tuple[_Goals, losses.Transitions]:
-        """Return what a batch teaches the network as it is now, and the batch's steps [T, B].
+    def _targets(
+        self, batch: Batch, bonus: tf.Tensor
+    ) -> tuple[tf.Tensor, losses.Transitions, q_values.Best]:
+        """Return the targets [T, B] of a batch for the network as it is now, and the steps.
 
-        `bonus` is what features add to the rewards, [T+1, B].
+        What is measured of the best actions' values is the last one. `bonus` is what features add
+        to the rewards, [T+1, B].
         """
         config, entries = self._config, batch.unrolls
         _, state = self._normaliser.split(batch.start)
@@ -138,13 +142,14 @@ class PQN(QPlayer):
         targets = self._returns(steps, best, steps.behaviour_log_probs).value_targets
         if config.value_rescaling:
             targets = q_values.rescale(targets, config.value_rescaling)
-        return _Goals(targets, q_values.best(allowed[:-1], steps.live, self._in_rewards)), steps
+        return targets, steps, q_values.best(allowed[:-1], steps.live, self._in_rewards)
 
     def _loss(
-        self, part: Samples, targets: tf.Tensor, draws: q_draws.Draws, features: Features
+        self, part: Samples, given: _Goals, draws: q_draws.Draws, features: Features
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """Return the loss of a minibatch, its mean error, and what the features measured."""
         config, live, kind = self._config, part.live, self._online.distribution
+        targets, prepared = given
         _, state = self._normaliser.split(part.start)
         outputs = self._online.unroll(part.entries, state, draws, config.num_quantiles)
         played = q_values.chosen(losses.mask(live, outputs.numbers), part.actions)
@@ -152,6 +157,6 @@ class PQN(QPlayer):
         terms = kind.losses(played, outputs.levels, goals)
         errors = tf.abs(targets - kind.mean(played))
         student = make_student(config, outputs.mean, part.actions, part.masks, live, part.weight)
-        added, measured = features.loss(student, part.prepared)
+        added, measured = features.loss(student, prepared)
         error = losses.reduce(errors, live, part.weight, "mean")
         return student.reduce(terms) + added, error, measured

@@ -231,7 +231,7 @@ def test_a_value_that_has_moved_further_than_value_clip_is_taught_no_more():
     table, given = Table(algorithm, batch), tensors(batch)
     goals, steps = algorithm._goals(given, exchange)
     behaviour, level = algorithm._recorded(given.unrolls)[1:], algorithm._levels(given.unrolls)
-    part = samples.of_batch(given, steps, (), behaviour, level)
+    part = samples.of_batch(given, steps, behaviour, level)
     moves = np.random.default_rng(2).uniform(-0.3, 0.3, (T + 1) * B)
     table.values.assign_add(moves.astype(np.float32))
     with tf.GradientTape() as tape:
@@ -436,6 +436,7 @@ COSTS = {"multiplier_speed": 0.1, "target_entropy": 0.6, "target_kl_pi_mu": 0.02
         (2, 1e-9, EXACT | NORMALISED | {"value_normalization": "popart", "updates": 2}),
         (2, 1e-9, EXACT | {"minibatch_of": "unrolls", "value_clip": 0.1, "huber_delta": 0.5}),
         (2, 1e-9, EXACT | COSTS | {"algorithm": "awr"}),
+        (2, 1e-9, EXACT | {"learning_rate_kl": 1e-4, "updates": 3}),
         (2, 1e-9, EXACT | COSTS | {"algorithm": "vmpo", "recompute_advantages": False}),
     ],
 )
