@@ -12,7 +12,6 @@ from impala_mm.config.flags import AUTO, Condition, default, flag, with_flag
 from impala_mm.config.settings import Config
 
 GROUP = "Q-learning"
-_OF_RECORDED_GAMES = frozenset({"offline_updates", "teacher_data_share"})
 _PRIORITISED = Condition(
     "prioritised replay", lambda c: "" if "prioritised" in c.replay else f"with --replay={c.replay}"
 )
@@ -355,7 +354,6 @@ class PQNSettings(ActionValueSettings, RoundSettings):
         "epsilon_end": 0.001,
         "epsilon_frames": 4e6,
     }
-    ignored: ClassVar[frozenset[str]] = ActionValueSettings.ignored | _OF_RECORDED_GAMES
 
     # fmt: off
     batch_size: int = default(Config, "batch_size", 16)
@@ -378,7 +376,7 @@ class PQNSettings(ActionValueSettings, RoundSettings):
 
     def __post_init__(self) -> None:
         """Refuse recorded games."""
-        for name in sorted(_OF_RECORDED_GAMES):
+        for name in ("offline_updates", "teacher_data_share"):
             if given := getattr(self, name):
                 raise ValueError(
                     f"--{name}={given:g}: --algorithm=pqn learns only from rounds of its newest "
