@@ -112,6 +112,7 @@ DOCUMENTED_RUNS = {
     "cartpole": Run(_CARTPOLE, 475, "--preset=classic-impala"),
     # The agent must remember the first observation until the last step.
     "memory": Run(_MEMORY, 0.95, "--preset=memory-impala"),
+    "gtrxl-memory": Run(_MEMORY, 0.95, "--preset=memory-impala --agent_name=MLPGTrXLAgent"),
     # The run ends at a mean return of 20 (the maximum is 21), or after 8 million frames.
     "pong": Run(
         _PONG,

@@ -143,4 +143,7 @@ def _style(config: Config) -> nets.Style:
         config.lstm_size,
         conv_factor=config.conv_factor,
         conv_units=config.conv_units,
+        gtrxl_layers=config.gtrxl_layers,
+        gtrxl_heads=config.gtrxl_heads,
+        gtrxl_memory=config.gtrxl_memory,
     )
