@@ -10,7 +10,6 @@ import pytest
 from cluster import FRONTEND
 from processes import ROOT, free_port, needs_horovod
 from processes import run as run_in
-from rows import read_rows
 
 SETTINGS = """
 import dataclasses
@@ -80,26 +79,6 @@ def test_one_learner_trains_and_is_tested_and_resumed_by_its_recorded_algorithm_
     code, printed = run(*train[:2], f"--logdir={here / 'run'}", "--mode=test")
     assert code == 2
     assert "error: the run's --algorithm=my.mine: there is no such algorithm" in printed
-
-
-@pytest.fixture
-def td3(here):
-    """Copy the example with a replay of steps to the user's folder."""
-    for name in ("own_td3.py", "own_td3_settings.py"):
-        (here / name).write_text((ROOT / "sandbox" / name).read_text())
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("td3")
-def test_the_example_with_a_replay_of_steps_learns_to_swing_a_pendulum_up(here, run):
-    flags = ("--algorithm=own_td3", "--level_name=Pendulum-v1", "--num_actors=1", "--num_envs=2")
-    ends = ("--total_environment_frames=16000", f"--logdir={here / 'run'}")
-    address = f"--learner_hosts=127.0.0.1:{free_port()}"
-    code, printed = run(*PROGRAM[:2], *flags, *ends, address, limit=400)
-    assert code == 0, printed
-    rows = read_rows(here / "run")
-    returns = [row["episode_return"] for row in rows if row.get("episode_return")]
-    assert returns[-1] > returns[0] + 400, returns
 
 
 @pytest.mark.slow

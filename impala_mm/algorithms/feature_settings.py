@@ -163,9 +163,9 @@ class TeacherSettings(Config):
              "learns from its share.")
     teacher_data_share: float = flag(
         0.0, group=_GROUP, learner_only=True, least=0, most=0.99,
-        text="Share of recorded games in each update while actors play, for DQN, R2D2 and SAC: "
-             "unrolls, or steps of SAC, beside those of batch_size. They are never replaced, and "
-             "are drawn uniformly. 0: none.")
+        text="Share of recorded games in each update while actors play, for algorithms with a "
+             "replay: unrolls, or steps of SAC and TD3, beside those of batch_size. They are never "
+             "replaced, and are drawn uniformly. 0: none.")
     teacher_steps: int = flag(
         50_000, group=_GROUP, learner_only=True, least=1,
         only_with=RECORDED_GAMES & with_flag("teacher") & without_flag("teacher_data"),
@@ -245,9 +245,9 @@ class TeacherSettings(Config):
     guide_steps: int = flag(
         0, group=_GROUP, least=0, needs=_TEACHER,
         text="Steps at the start of an episode in which the teacher acts in place of the student "
-             "(jump-start RL), for IMPALA, DQN, R2D2 and SAC: a number drawn uniformly from 1 to "
-             "this one, which falls linearly to 0 until teacher_frames. Actors need the teacher "
-             "then, too. 0: it does not act.")
+             "(jump-start RL), for IMPALA and algorithms with a replay: a number drawn uniformly "
+             "from 1 to this one, which falls linearly to 0 until teacher_frames. Actors need the "
+             "teacher then, too. 0: it does not act.")
     guide_share: float = flag(
         0.0, group=_GROUP, least=0, most=1, needs=_TEACHER,
         text="Share of an episode's later steps in which the teacher acts; it falls likewise.")

@@ -48,7 +48,8 @@ BUILT_IN = {
     "vmpo": _built_in("VMPO", "policy_gradient", "variants"),
     "dqn": _built_in("DQN", "q_learning"),
     "r2d2": _built_in("R2D2", "q_learning"),
-    "sac": _built_in("SAC", "sac"),
+    "sac": _built_in("SAC", "q_policy", "sac"),
+    "td3": _built_in("TD3", "q_policy", "td3"),
 }
 _TYPES = (int, float, bool, str)
 

@@ -199,14 +199,15 @@ class TrainingSettings:
              "explore more. auto: what the run in logdir has recorded; for a new run, 0 if an "
              "action contains numbers (Box), whose entropy has no upper limit, otherwise 0.005.")
     box_policy: str = flag(
-        "clipped", group="Algorithm", choices=("auto", "clipped", "tanh", "normal"),
+        "clipped", group="Algorithm", choices=("auto", "clipped", "tanh", "normal", "noisy"),
         with_box="normal",
         text="Distribution of actions from a Box with bounds. normal: a normal distribution, whose "
              "actions are clipped to the bounds only for the environment. clipped: a normal "
              "distribution whose numbers beyond a bound count as the bound; a policy far beyond it "
              "no longer learns. tanh: the hyperbolic tangent of a normal distribution, rescaled to "
-             "the bounds; numbers that lack a bound are treated as with clipped. auto: what the "
-             "run in logdir has recorded, and normal for a new run.")
+             "the bounds; numbers that lack a bound are treated as with clipped. noisy, as of TD3: "
+             "the hyperbolic tangent of the mean, and clipped noise of a fixed deviation. auto: "
+             "what the run in logdir has recorded, and normal for a new run.")
     box_deviation: str = flag(
         "shared", group="Algorithm", choices=("shared", "learnt"),
         text="Standard deviation of actions from a Box. shared: trained, and the same for all "

@@ -129,6 +129,27 @@ def run(
     return MinibatchResult(dict(zip(names, tf.unstack(averages, len(names)), strict=True)), made)
 
 
+def repeat(count: int, step: Callable[[tf.Tensor], Metrics]) -> Metrics:
+    """Make these steps one after the other; return the means of their metrics, which are numbers.
+
+    It is for a step of `run` that consists of several.
+    """
+    names: list[str] = []
+
+    def body(i: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+        metrics = step(i)
+        names[:] = metrics
+        values = [tf.cast(value, tf.float32) for value in metrics.values()]
+        return i + 1, rows.write(i, tf.stack(values))
+
+    rows = tf.TensorArray(tf.float32, size=count, element_shape=[None])
+    _, rows = tf.while_loop(
+        lambda i, _: i < count, body, (tf.constant(0), rows), parallel_iterations=1
+    )
+    means = tf.reduce_mean(rows.stack(), axis=0)
+    return dict(zip(names, tf.unstack(means, len(names)), strict=True))
+
+
 def _mean_of_measured(
     value: tf.Tensor, name: str, mean: Callable[[tf.Tensor, str], tf.Tensor]
 ) -> tf.Tensor:

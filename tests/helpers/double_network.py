@@ -5,7 +5,7 @@ import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.algorithms.parts import action_policies
-from impala_mm.algorithms.sac.networks import ChoiceCriticNetwork
+from impala_mm.algorithms.q_policy.networks import ChoiceCriticNetwork
 from nets.frame_stack import shift
 
 
@@ -84,9 +84,9 @@ class Linear(snt.Module):
 class DoublePolicy(snt.Module):
     """A policy's network in float64."""
 
-    def __init__(self, config, environment, mean=None):
+    def __init__(self, config, environment, mean=None, distribution=None):
         super().__init__(name="policy")
-        self.distribution = action_policies.choose(
+        self.distribution = distribution or action_policies.choose(
             environment.actions, config.box_policy, config.box_deviation
         )
         self.layer = Linear(3, self.distribution.num_parameters, "layer")
@@ -105,11 +105,11 @@ class DoublePolicy(snt.Module):
 
 
 class DoubleCritic(snt.Module):
-    """Two Q-networks in float64: Q(o, a) = tanh(w (o, a, a^2))."""
+    """Q-networks in float64: Q(o, a) = tanh(w (o, a, a^2))."""
 
     def __init__(self, config, environment, mean=None):
         super().__init__(name="critic")
-        self.layer = Linear(5, 2, "layer")
+        self.layer = Linear(5, config.num_critics, "layer")
 
     def initial_state(self, batch):
         return ()

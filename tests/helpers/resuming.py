@@ -18,7 +18,7 @@ from impala_mm.algorithms import registry
 from impala_mm.algorithms.impala import settings as impala_settings
 from impala_mm.algorithms.interface import defines
 from impala_mm.algorithms.q_learning import settings as q_settings
-from impala_mm.algorithms.sac import settings as sac_settings
+from impala_mm.algorithms.q_policy import settings as sac_settings
 from impala_mm.data.trajectory import Batch, UnrollCodec
 from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed import group

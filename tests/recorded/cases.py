@@ -32,6 +32,10 @@ BASES: dict[str, dict[str, Any]] = {
         "compile_updates": False, "batch_size": 1, "updates_per_step": 0.5, "minibatch_steps": 6,
         "replay_steps": 60, "critic_rate": 0.01, "temperature_rate": 0.01,
     },
+    "td3": {
+        "compile_updates": False, "batch_size": 1, "updates_per_step": 0.5, "minibatch_steps": 6,
+        "replay_steps": 60, "critic_rate": 0.01, "random_steps": 0,
+    },
 }  # fmt: skip
 
 
@@ -305,6 +309,16 @@ CASES = [
     ),
     *_rows("sac", "frames", frames={"discrete_sac": True, "subtract_mean_image": True}),
     *_rows("sac", "goals", hindsight={"discrete_sac": True, "her_ratio": 2}),
+    *_rows(
+        *("sac", "swing"),
+        redq={"num_critics": 4, "policy_value": "mean", "policy_delay": 2},
+    ),
+    *_rows(
+        *("td3", "swing"),
+        default={},
+        ddpg={"num_critics": 1, "goal_critics": 1, "smoothing": 0.0, "policy_delay": 1},
+        cloning={"cloning": 2.5},
+    ),
 ]  # fmt: skip
 
 # Some that have most parts of the code between them: what `make test` has time for.

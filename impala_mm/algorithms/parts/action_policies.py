@@ -3,8 +3,8 @@
     Discrete        Categorical               its logits
     MultiDiscrete   MultiCategorical          the logits of each choice
     MultiBinary     Bernoulli                 a logit for each decision
-    Box             Normal, ClippedNormal,    a mean and a deviation for each number
-                    TanhNormal
+    Box             Normal, ClippedNormal,    a mean and a deviation for each number; a mean alone,
+                    TanhNormal                if the policy is "noisy"
     Dict, Tuple     Joint                     those of the parts, one after the other
 
 A Normal ignores a Box's bounds: the action that it draws is recorded, and judged, as it was drawn;
@@ -41,9 +41,10 @@ from impala_mm.algorithms.types import PolicyOutput
 from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete, Part
 from impala_mm.environments.actions import ActionSpec
 
-BOX_POLICIES = ("clipped", "tanh", "normal")
+BOX_POLICIES = ("clipped", "tanh", "normal", "noisy")
 DEVIATIONS = ("shared", "learnt")
-_INITIAL, _LEAST = 0.6, 0.02  # deviations in the policy's units, where actions are from -1 to 1
+# Deviations in the policy's units, where actions are from -1 to 1.
+_INITIAL, _LEAST, _NOISE = 0.6, 0.02, 0.1
 
 
 class PolicyDistribution(NamedTuple):
@@ -57,14 +58,15 @@ class PolicyDistribution(NamedTuple):
 
 
 def choose(
-    actions: ActionSpec, box: str = "clipped", deviation: str = "shared"
+    actions: ActionSpec, box: str = "clipped", deviation: str | float = "shared"
 ) -> PolicyDistribution:
     """Return the distribution for these actions.
 
     `box`, one of BOX_POLICIES, is that of a Box with bounds. `deviation`, one of DEVIATIONS, says
-    whether the deviations of a Box's numbers are the same for all observations.
+    whether the deviations of a Box's numbers are the same for all observations; a number is that of
+    a noisy policy, instead of 0.1.
     """
-    parts = [_part(leaf, box) for leaf in actions.leaves]
+    parts = [_part(leaf, box, deviation) for leaf in actions.leaves]
     ends = np.cumsum([0, *(part.num_parameters for part in parts)]).tolist()
     shared = [begin + i for begin, part in zip(ends, parts, strict=False) for i in part.shared]
 
@@ -148,7 +150,7 @@ def linear_head(size: int, init_scale: float) -> snt.Linear:
     return snt.Linear(size, w_init=start, name="policy_logits")
 
 
-def _part(leaf: Part, box: str) -> PolicyDistribution:
+def _part(leaf: Part, box: str, deviation: str | float) -> PolicyDistribution:
     """Return the distribution of one part of an action."""
     if isinstance(leaf, Discrete):
         return PolicyDistribution(categorical, leaf.n, ())
@@ -158,6 +160,8 @@ def _part(leaf: Part, box: str) -> PolicyDistribution:
         make: Callable[..., Distribution] = lambda p, mask: MultiCategorical(p, leaf.n, mask)  # noqa: E731
     elif isinstance(leaf, MultiBinary):
         make = _decisions
+    elif box_policy(leaf, box) == "noisy":
+        make = functools.partial(_noisy, deviation if isinstance(deviation, float) else _NOISE)
     else:
         make, shared = _box(leaf, box), tuple(range(size, 2 * size))
     shape = leaf.shape
@@ -183,9 +187,15 @@ def _decisions(logits: tf.Tensor, mask: Any) -> Distribution:
     return MultiCategorical(tf.ensure_shape(flat, [*logits.shape[:-1], 2 * k]), (2,) * k, mask)
 
 
+def _noisy(deviation: float, parameters: tf.Tensor, mask: Any) -> Distribution:
+    """Return the distribution of numbers around hyperbolic tangents of parameters [..., D]."""
+    ends = np.array(-1.0), np.array(1.0)
+    return ClippedNormal(tf.tanh(parameters), deviation * tf.ones_like(parameters), *ends)
+
+
 def box_policy(leaf: Box, box: str) -> str:
-    """Return which of BOX_POLICIES a Box has: tanh needs two bounds of each number."""
-    return "clipped" if box == "tanh" and not leaf.rescaled.all() else box
+    """Return which of BOX_POLICIES a Box has: tanh and noisy need two bounds of each number."""
+    return "clipped" if box in ("tanh", "noisy") and not leaf.rescaled.all() else box
 
 
 def _box(leaf: Box, box: str) -> Callable[..., Distribution]:
@@ -253,7 +263,8 @@ def _number_limits(low: float, high: float, kind: str) -> tuple[float, float]:
     middle = (low + high) / 2 if math.isfinite(high - low) else bound
     means, raw = middle + np.linspace(-12.0, 12.0, 97), np.linspace(-12.0, 12.0, 401)
     grid = np.stack(np.meshgrid(means, raw, indexing="ij"), -1)  # [97, 401, 2]
-    entropies = policy.make(tf.constant(grid, tf.float64)).entropy().numpy()
+    parameters = tf.constant(grid[..., : policy.num_parameters], tf.float64)
+    entropies = policy.make(parameters).entropy().numpy()
     has_most = math.isfinite(high - low) and kind != "normal"
     has_least = kind != "tanh"  # the further its mean is beyond a bound, the less it is
     return (

@@ -8,7 +8,7 @@ Treating a clipped action as if it had the normal density would not be.
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -120,6 +120,18 @@ class TanhNormal:
     def _clipped(self) -> "ClippedNormal":
         """The numbers before the hyperbolic tangent, those that are rounded to a bound as one."""
         return ClippedNormal(self.mean, self.deviation, np.array(-_LAST), np.array(_LAST))
+
+
+def decoupled_kl(old: Any, new: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the divergences of the means and of the deviations alone, [..., D] each.
+
+    They are KL(old || N) for two distributions N, which differ from `old` in the mean, or in the
+    deviation, and have that of `new` there. Bounds do not count: of a TanhNormal or ClippedNormal,
+    both are the divergences of the numbers before them.
+    """
+    ratios = old.deviation / new.deviation
+    of_means = 0.5 * tf.square((new.mean - old.mean) / old.deviation)
+    return of_means, 0.5 * (tf.square(ratios) - 1) - tf.math.log(ratios)
 
 
 def _log_slope(u: tf.Tensor) -> tf.Tensor:

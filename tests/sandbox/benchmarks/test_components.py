@@ -12,7 +12,7 @@ sys.path.append(
 import components
 
 from impala_mm.algorithms.policy_gradient import settings as ppo_settings
-from impala_mm.algorithms.sac import settings as sac_settings
+from impala_mm.algorithms.q_policy import settings as sac_settings
 from impala_mm.config.settings import Config
 
 

@@ -284,5 +284,5 @@ def test_the_learning_rate_of_each_kind_of_student_follows_the_teachers_cost(nam
     metrics, _ = algorithm.update(batch, _context(300.0), exchange)
     expected = 0.25 * 0.1 + 0.75 * 0.02
     assert float(metrics["learning_rate"]) == pytest.approx(expected)
-    optimizer = algorithm._optimizers.policy if name == "sac" else algorithm._optimizer
+    optimizer = algorithm._optimizers["policy"] if name == "sac" else algorithm._optimizer
     assert float(optimizer.learning_rate) == pytest.approx(expected)

@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
-from impala_mm.algorithms.parts.normals import _EDGE, ClippedNormal, Normal, TanhNormal, log_ndtr
+from impala_mm.algorithms.parts.normals import (
+    _EDGE,
+    ClippedNormal,
+    Normal,
+    TanhNormal,
+    decoupled_kl,
+    log_ndtr,
+)
 
 SETTINGS = settings(max_examples=12, deadline=None)
 MEANS = st.floats(-3, 3, width=16)
@@ -60,6 +67,12 @@ def test_normal_log_densities_entropies_and_divergences_are_scipys(seed, leading
     kl = made.kl(Normal(tf.constant(others), tf.constant(widths)))
     np.testing.assert_allclose(kl, divergence.sum(-1), rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(made.mode(), means)
+    other = TanhNormal(tf.constant(others), tf.constant(widths))
+    apart = decoupled_kl(TanhNormal(made.mean, made.deviation), other)
+    for kl, mixed in zip(apart, ((others, deviations), (means, widths)), strict=True):
+        assert kl.shape == means.shape, "of each number"
+        due = made.kl(Normal(*map(tf.constant, mixed)))
+        np.testing.assert_allclose(tf.reduce_sum(kl, -1), due, rtol=1e-9, atol=1e-12)
 
 
 @SETTINGS

@@ -1,11 +1,13 @@
-"""The networks of SAC: a policy's, and Q-networks that read observations and actions."""
+"""A policy's network, and Q-networks that read observations and actions."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.algorithms.parts import action_policies, networks
+from impala_mm.algorithms.parts.action_policies import PolicyDistribution
 from impala_mm.algorithms.parts.distributions import Distribution
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
@@ -13,11 +15,20 @@ from impala_mm.environments.types import EnvironmentSpec
 
 
 class PolicyNetwork(snt.Module):
-    """A network with the head of a policy; `mean` is the algorithm's `Normaliser.mean`."""
+    """A network with the head of a policy; `mean` is the algorithm's `Normaliser.mean`.
 
-    def __init__(self, config: Config, environment: EnvironmentSpec, mean: Any = None):
+    The kind of the policy is that of the flags, unless one is given.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        environment: EnvironmentSpec,
+        mean: Any = None,
+        distribution: PolicyDistribution | None = None,
+    ):
         super().__init__(name="policy_network")
-        self.distribution = action_policies.choose(
+        self.distribution = distribution or action_policies.choose(
             environment.actions, config.box_policy, config.box_deviation
         )
         self._body = networks.make_network(config, environment, mean)
@@ -55,12 +66,12 @@ class PolicyNetwork(snt.Module):
 
 
 class CriticNetwork(snt.Module):
-    """Two Q-networks. They read vectors as they are, and other observations by a network.
+    """Q-networks. They read vectors as they are, and other observations by a network.
 
     `mean` is the algorithm's `Normaliser.mean`.
     """
 
-    def __init__(self, config: Config, environment: EnvironmentSpec, mean: Any = None):
+    def __init__(self, config: Any, environment: EnvironmentSpec, mean: Any = None):
         super().__init__(name="critic_network")
         leaves = tf.nest.flatten(environment.observation)
         plain = all(leaf.dtype.is_floating and not hasattr(leaf, "choices") for leaf in leaves)
@@ -71,8 +82,8 @@ class CriticNetwork(snt.Module):
         features = self._body.num_features if self._body else size
         self._critics: Any = self._make_critics(config, environment, features)
 
-    def _make_critics(self, config: Config, environment: EnvironmentSpec, features: int) -> Any:
-        return networks.make_critics(config, environment, features)
+    def _make_critics(self, config: Any, environment: EnvironmentSpec, features: int) -> Any:
+        return networks.make_critics(config, environment, features, config.num_critics)
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
         """Return the state at the start of an episode; () if observations are read as they are."""
@@ -90,7 +101,7 @@ class CriticNetwork(snt.Module):
         return self._body.unroll(e.observation, e.reward, e.action, e.first, state)[0]
 
     def values(self, features: tf.Tensor, actions: Any) -> tf.Tensor:
-        """Return both values [2, ...] of actions at features [..., F]."""
+        """Return all values [Q-networks, ...] of actions at features [..., F]."""
         return self._critics(features, actions)
 
     def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
@@ -102,27 +113,50 @@ class CriticNetwork(snt.Module):
 
 
 class ChoiceCriticNetwork(CriticNetwork):
-    """Two Q-networks that return the values of all choices at once.
+    """Q-networks that return the values of all choices at once.
 
     The value of several choices together is the sum of those of each.
     """
 
-    def _make_critics(self, config: Config, environment: EnvironmentSpec, features: int) -> Any:
+    def _make_critics(self, config: Any, environment: EnvironmentSpec, features: int) -> Any:
         self._actions = environment.actions
-        return networks.make_choice_critics(config, self._actions.num_features, features)
+        choices = self._actions.num_features
+        return networks.make_choice_critics(config, choices, features, config.num_critics)
 
     def all_values(self, features: tf.Tensor) -> tf.Tensor:
-        """Return both values [2, ..., A] of all choices at features [..., F]."""
+        """Return all values [Q-networks, ..., A] of all choices at features [..., F]."""
         return self._critics(features)
 
     def values(self, features: tf.Tensor, actions: Any) -> tf.Tensor:
-        """Return both values [2, ...] of actions at features [..., F]."""
+        """Return all values [Q-networks, ...] of actions at features [..., F]."""
         every = self.all_values(features)
         (spec,) = tf.nest.flatten(self._actions.specs)
         rows = tf.reshape(actions, [-1, *spec.shape])
         chosen = self._actions.features(rows, tf.zeros(tf.shape(rows)[:1], tf.bool))
         chosen = tf.reshape(tf.cast(chosen, every.dtype), tf.shape(every)[1:])
         return tf.reduce_sum(every * chosen, -1)
+
+
+class AtFeatures(NamedTuple):
+    """Q-networks where the observation is given."""
+
+    critics: CriticNetwork
+    features: tf.Tensor  # [..., F]
+    # From the values of all Q-networks [Q-networks, ...] to the one [...] that counts.
+    combine: Callable[[tf.Tensor], tf.Tensor]
+
+    def values(self, actions: Any) -> tf.Tensor:
+        """Return the values [Q-networks, ...] of actions, nest of [..., ...]."""
+        return self.critics.values(self.features, actions)
+
+    def value(self, actions: Any) -> tf.Tensor:
+        """Return the values [...] of actions that count."""
+        return self.combine(self.values(actions))
+
+    def all_values(self) -> tf.Tensor:
+        """Return the values [Q-networks, ..., A] of all choices."""
+        assert isinstance(self.critics, ChoiceCriticNetwork)
+        return self.critics.all_values(self.features)
 
 
 def _joined(observation: Any, axes: int) -> tf.Tensor:

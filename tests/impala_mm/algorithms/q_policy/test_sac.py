@@ -10,8 +10,8 @@ import tensorflow as tf
 from impala_mm.algorithms.features.teacher import Distillation
 from impala_mm.algorithms.interface import Context, Role
 from impala_mm.algorithms.parts import normals
-from impala_mm.algorithms.sac import actions as sac_actions
-from impala_mm.algorithms.sac import algorithm as sac
+from impala_mm.algorithms.q_policy import actions as sac_actions
+from impala_mm.algorithms.q_policy import algorithm as q_policy
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
 from impala_mm.distributed import minibatches
@@ -75,8 +75,8 @@ def _noise(self, noise=None):
 
 @pytest.fixture
 def double(monkeypatch):
-    monkeypatch.setattr(sac, "PolicyNetwork", DoublePolicy)
-    monkeypatch.setattr(sac, "CriticNetwork", DoubleCritic)
+    monkeypatch.setattr(q_policy, "PolicyNetwork", DoublePolicy)
+    monkeypatch.setattr(q_policy, "CriticNetwork", DoubleCritic)
 
 
 def _fill(algorithm):
@@ -115,8 +115,8 @@ def test_goals_are_soft_values_of_the_policys_next_action(double, monkeypatch, b
     batch.unrolls.observation[:] *= 3.0
     batch, e, live = tensors(batch), tensors(batch.unrolls), _live(batch)
     noise = algorithm._draw_noise(batch, SingleLearner())
-    part = sac._Part(e, ((), ()), live[None], batch.weight, noise)
-    found = algorithm._goals(part, tf.constant(0.3, tf.float64)).numpy()[0]
+    part = q_policy.Part(e, q_policy.States((), ()), live[None], batch.weight, noise)
+    found = algorithm._goals(part).numpy()[0]
 
     after = e.observation[1].numpy().astype(np.float64)
     policy = algorithm._policy.distribution.make(tf.constant(after @ algorithm._policy.layer.w))
@@ -146,13 +146,13 @@ def test_the_gradient_of_a_clipped_policys_entropy_is_that_of_its_mass_at_the_bo
     """Of one sample's probability it would have the wrong sign where the mean is near a bound."""
     config = Config.of_algorithm("sac")(algorithm="sac", box_policy=box_policy)
     numbers = sac_actions.Numbers(config, types.SimpleNamespace(actions=ActionSpec(box)))
-    zeros = types.SimpleNamespace(values=lambda features, action: tf.zeros([2, *action.shape[:-1]]))
+    zeros = types.SimpleNamespace(value=lambda action: tf.zeros(action.shape[:-1]))
     mean, deviation = tf.constant([[0.5], [0.9], [1.5]], tf.float64), tf.constant(0.2, tf.float64)
     bounds = np.array([-1.0]), np.array([1.0])
     with tf.GradientTape() as tape:
         tape.watch(mean)
         policy = normals.ClippedNormal(mean, deviation * tf.ones_like(mean), *bounds)
-        soft = numbers.expect(policy, zeros, None, tf.random.stateless_normal([3, 1], [1, 2]))
+        soft = numbers.expect(policy, zeros, tf.random.stateless_normal([3, 1], [1, 2]))
         total = tf.reduce_sum(soft.entropy)
     found, step = tape.gradient(total, mean).numpy()[:, 0], 1e-4
     at = mean.numpy()[:, 0]
@@ -251,8 +251,8 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
     double, monkeypatch, learners, remembers, flags
 ):
     if remembers:
-        monkeypatch.setattr(sac, "PolicyNetwork", RecurrentPolicy)
-        monkeypatch.setattr(sac, "CriticNetwork", RecurrentCritic)
+        monkeypatch.setattr(q_policy, "PolicyNetwork", RecurrentPolicy)
+        monkeypatch.setattr(q_policy, "CriticNetwork", RecurrentCritic)
 
     def learn(group, rate=0.01):
         algorithm, exchange = _made(
@@ -410,8 +410,8 @@ def test_with_a_memory_goals_and_losses_begin_with_the_recorded_state(monkeypatc
     def learnt(start):
         """Return the goals, and the losses of an update whose step sizes are 0."""
         noise = algorithm._draw_noise(batch, SingleLearner())
-        part = sac._Part(e, start, live, batch.weight, noise)
-        goals = algorithm._goals(part, tf.constant(0.3, tf.float64))
+        part = q_policy.Part(e, q_policy.States(*start), live, batch.weight, noise)
+        goals = algorithm._goals(part)
         metrics, _ = algorithm.update(batch._replace(start=start), PROGRESS, exchange)
         for name in ("total", "policy"):  # losses are means over steps
             assert float(metrics[f"loss/{name}"]) == float(metrics[f"loss_per_step/{name}"])

@@ -6,7 +6,8 @@ import tensorflow as tf
 from scipy import special
 
 from impala_mm.algorithms.interface import Context, Role
-from impala_mm.algorithms.sac import algorithm as sac
+from impala_mm.algorithms.q_policy import algorithm as q_policy
+from impala_mm.algorithms.q_policy import sac
 from impala_mm.distributed import minibatches
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.action_parts import Discrete, MultiBinary, MultiDiscrete
@@ -47,7 +48,7 @@ def _batch(algorithm):
 
 @pytest.fixture
 def double(monkeypatch):
-    monkeypatch.setattr(sac, "PolicyNetwork", DoublePolicy)
+    monkeypatch.setattr(q_policy, "PolicyNetwork", DoublePolicy)
     monkeypatch.setattr(sac, "ChoiceCriticNetwork", DoubleChoiceCritic)
 
 

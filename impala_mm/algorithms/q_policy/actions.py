@@ -1,4 +1,4 @@
-"""Kinds of actions of SAC: numbers and choices, which differ in how an expectation is computed.
+"""Actions: numbers and choices, which differ in how SAC computes an expectation.
 
 Of numbers, an expectation is that of one sample, whose gradient reaches the policy through the
 sample. The entropy is exact, but for the slope of a hyperbolic tangent, which is that at the
@@ -6,21 +6,23 @@ sample's number before it. Of choices both are exact: sums over all of them (arX
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
 from impala_mm.algorithms.parts import action_policies
-from impala_mm.algorithms.sac.settings import SACSettings
+from impala_mm.algorithms.q_policy.networks import AtFeatures
+from impala_mm.algorithms.q_policy.settings import SACSettings
 from impala_mm.environments.action_parts import Box, Discrete, MultiDiscrete
-from impala_mm.environments.actions import UnsuitableActions
+from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec
 
 
 class SoftValue(NamedTuple):
     """Expectations of a policy's action, [...]; the soft value adds the weighted entropy."""
 
-    value: tf.Tensor  # the lesser one of the two Q-networks
+    value: tf.Tensor  # by the Q-networks that count
     entropy: tf.Tensor  # in nats
 
 
@@ -29,8 +31,8 @@ class ActionKind(Protocol):
 
     num_noise: int  # the numbers of noise that one expectation takes
 
-    def expect(self, policy: Any, critics: Any, features: tf.Tensor, noise: Any) -> SoftValue:
-        """Return what is expected of the policy's actions, by critics of features [..., F].
+    def expect(self, policy: Any, at: AtFeatures, noise: Any) -> SoftValue:
+        """Return what is expected of the policy's actions, by Q-networks at features [..., F].
 
         `noise` are standard normal numbers, [..., num_noise]; () if it takes none.
         """
@@ -51,12 +53,10 @@ class Numbers:
         self.num_noise = sum(part.num_features for part in self._boxes)
         self._target_entropy = config.target_entropy * self.num_noise
 
-    def expect(self, policy: Any, critics: Any, features: tf.Tensor, noise: Any) -> SoftValue:
+    def expect(self, policy: Any, at: AtFeatures, noise: Any) -> SoftValue:
         """Return the value of one sample, and the entropy, exact or of this sample."""
-        sizes = [part.num_features for part in self._boxes]
-        noises = self._actions.pack(tf.split(noise, sizes, -1))
-        value = tf.reduce_min(critics.values(features, policy.sample(noises)), 0)
-        return SoftValue(value, policy.entropy(noises))
+        noises = split(self._actions, self._boxes, noise, flat=True)
+        return SoftValue(at.value(policy.sample(noises)), policy.entropy(noises))
 
     def target_entropy(self, mask: Any) -> float:
         """Return the target, which is the same everywhere: numbers have no mask."""
@@ -66,11 +66,7 @@ class Numbers:
     def draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
         """Return random numbers within the bounds; those without bounds are as in `like`."""
         del parameters, mask
-        drawn = [
-            tf.where(part.rescaled, tf.random.uniform(tf.shape(x), -1.0, 1.0), x)
-            for part, x in zip(self._boxes, tf.nest.flatten(like), strict=True)
-        ]
-        return tf.nest.pack_sequence_as(like, drawn)
+        return draw_numbers(self._boxes, like)
 
 
 class Choices:
@@ -83,7 +79,7 @@ class Choices:
         self._distribution = action_policies.choose(environment.actions)
         self._choices, self._share = part.choices, config.target_entropy_share
 
-    def expect(self, policy: Any, critics: Any, features: tf.Tensor, noise: Any) -> SoftValue:
+    def expect(self, policy: Any, at: AtFeatures, noise: Any) -> SoftValue:
         """Return the mean over all choices, and the policy's entropy.
 
         Of several choices only the sum is a value, of which each network may give other shares to
@@ -91,11 +87,11 @@ class Choices:
         lesser values (arXiv 1910.07207).
         """
         del noise
-        values = critics.all_values(features)
+        values = at.all_values()
         if len(self._choices) > 1:
-            value = tf.reduce_min(policy.mean(values), 0)
+            value = at.combine(policy.mean(values))
         else:
-            value = policy.mean(tf.reduce_min(values, 0))
+            value = policy.mean(at.combine(values))
         return SoftValue(value, policy.entropy())
 
     def target_entropy(self, mask: Any) -> Any:
@@ -144,3 +140,45 @@ def choose(config: SACSettings, environment: EnvironmentSpec) -> ActionKind:
     raise UnsuitableActions(
         f"SAC chooses numbers (Box), and {takes}: {remedy if choices else 'use --algorithm=ppo'}"
     )
+
+
+def bounded_boxes(environment: EnvironmentSpec, algorithm: str) -> list[Box]:
+    """Return the actions' Boxes; raise UnsuitableActions unless all are bounded Boxes."""
+    leaves = environment.actions.leaves
+    boxes = [part for part in leaves if isinstance(part, Box) and part.rescaled.all()]
+    if len(boxes) < len(leaves):
+        raise UnsuitableActions(
+            f"{algorithm} chooses numbers between two bounds (Box), and {environment.level_name} "
+            f"takes {environment.actions.describe()}: use --algorithm=ppo"
+        )
+    return boxes
+
+
+def draw_numbers(boxes: Sequence[Box], like: Any) -> Any:
+    """Return random numbers within the bounds; those without bounds are as in `like`."""
+    drawn = [
+        tf.where(part.rescaled, tf.random.uniform(tf.shape(x), -1.0, 1.0), x)
+        for part, x in zip(boxes, tf.nest.flatten(like), strict=True)
+    ]
+    return tf.nest.pack_sequence_as(like, drawn)
+
+
+def split(actions: ActionSpec, boxes: Sequence[Box], numbers: tf.Tensor, flat: bool = False) -> Any:
+    """Return numbers [..., N] as actions: a nest of the boxes' shapes, or `flat` of [..., n]."""
+    parts = tf.split(numbers, [box.num_features for box in boxes], -1)
+    if not flat:
+        leading = tf.shape(numbers)[:-1]
+        parts = [
+            tf.reshape(x, tf.concat([leading, box.shape], 0))
+            for x, box in zip(parts, boxes, strict=True)
+        ]
+    return actions.pack(parts)
+
+
+def squared_distance(some: Any, others: Any) -> tf.Tensor:
+    """Return the sums of squared differences [T, B] of numbers, nests of [T, B, ...]."""
+    squares = [
+        tf.square(a - tf.cast(b, a.dtype))
+        for a, b in zip(tf.nest.flatten(some), tf.nest.flatten(others), strict=True)
+    ]
+    return tf.add_n([tf.reduce_sum(x, range(2, x.shape.rank)) for x in squares])

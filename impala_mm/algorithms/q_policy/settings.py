@@ -1,4 +1,4 @@
-"""The flags of --algorithm=sac, and its defaults for the flags of all algorithms."""
+"""The flags of algorithms with a policy and Q-networks, and their defaults for those of all."""
 
 import dataclasses
 import itertools
@@ -6,10 +6,18 @@ import os
 from typing import ClassVar
 
 from impala_mm.algorithms.feature_settings import HindsightSettings, TeacherSettings
-from impala_mm.config.flags import default, flag, whole_numbers, with_flag, without_flag
+from impala_mm.config.flags import (
+    default,
+    flag,
+    whole_numbers,
+    with_flag,
+    with_number,
+    without_flag,
+)
 from impala_mm.config.settings import Config, UpdateThreads
 
-_GROUP = "SAC"
+_GROUP = "Policy and Q-networks"
+_SAC, _TD3 = "SAC", "TD3"
 _TRAINED = without_flag("fixed_temperature")
 _OF_NUMBERS = without_flag("discrete_sac")
 # Multiplications in a product of matrices from which two threads make it faster than one.
@@ -17,8 +25,8 @@ _WORTH_TWO_THREADS = 4_000_000
 
 
 @dataclasses.dataclass(frozen=True)
-class SACSettings(HindsightSettings, TeacherSettings):
-    """The settings of a process of SAC."""
+class QPolicySettings(HindsightSettings, TeacherSettings):
+    """The settings of a process of an algorithm with a policy and Q-networks."""
 
     own_replay: ClassVar[bool] = True
     learns_from_any_policy: ClassVar[bool] = True
@@ -37,34 +45,10 @@ class SACSettings(HindsightSettings, TeacherSettings):
     learning_rate_schedule: str = default(Config, "learning_rate_schedule", "constant")
     mlp_sizes: str = default(Config, "mlp_sizes", "256,256")
     activation: str = default(Config, "activation", "relu")
-    box_policy: str = default(Config, "box_policy", "tanh")
-    box_deviation: str = default(Config, "box_deviation", "learnt")
 
     critic_rate: float = flag(
         0.001, group=_GROUP, learner_only=True, least=0,
         text="Learning rate of the Q-networks at the start of the run.")
-    temperature: float = flag(
-        1.0, group=_GROUP, learner_only=True, least=1e-6,
-        text="Weight of the entropy: at the start, or always with fixed_temperature.")
-    fixed_temperature: bool = flag(
-        False, group=_GROUP, learner_only=True,
-        text="Keep the temperature. Unset: it is trained until the policy has target_entropy.")
-    temperature_rate: float = flag(
-        0.001, group=_GROUP, learner_only=True, least=0, needs=_TRAINED,
-        text="Learning rate of the temperature at the start of the run.")
-    target_entropy: float = flag(
-        -1.0, group=_GROUP, learner_only=True, needs=_TRAINED & _OF_NUMBERS,
-        text="Entropy of the policy that the temperature is trained for, in nats for each number "
-             "of an action; 0 is that of a uniform distribution over half of their range.")
-    discrete_sac: bool = flag(
-        False, group=_GROUP,
-        text="Choose a Discrete or MultiDiscrete action: each Q-network returns the values of all "
-             "choices, and expectations are sums over these instead of samples.")
-    target_entropy_share: float = flag(
-        0.3, group=_GROUP, learner_only=True, least=0, most=1,
-        needs=_TRAINED & with_flag("discrete_sac"),
-        text="With discrete_sac: entropy of the policy that the temperature is trained for, as a "
-             "share of the largest one, the logarithm of the number of allowed choices.")
     target_share: float = flag(
         0.005, group=_GROUP, learner_only=True, least=0, most=1,
         text="Share of the way to the Q-networks that their targets move in each optimizer step. "
@@ -84,6 +68,20 @@ class SACSettings(HindsightSettings, TeacherSettings):
     random_steps: int = flag(
         5_000, group=_GROUP, learner_only=True, least=0,
         text="Steps of each learner's environments before its first update, with random actions.")
+    num_critics: int = flag(
+        2, group=_GROUP, least=1, most=100,
+        text="Q-networks.")
+    goal_critics: int = flag(
+        2, group=_GROUP, learner_only=True, least=1,
+        text="Q-networks whose least value is the goal of all; of more than these, each optimizer "
+             "step draws others.")
+    policy_value: str = flag(
+        "least", group=_GROUP, choices=("least", "mean", "first"),
+        text="Value of an action that the policy learns from: the least one of all Q-networks, "
+             "their mean, or that of the first one.")
+    policy_delay: int = flag(
+        1, group=_GROUP, learner_only=True, least=1,
+        text="Optimizer steps of the Q-networks for each one of the policy.")
     compile_updates: bool = flag(
         True, group=_GROUP, learner_only=True,
         text="Compile all optimizer steps of an update with XLA, where it pays: for one learner on "
@@ -97,13 +95,24 @@ class SACSettings(HindsightSettings, TeacherSettings):
         super().__post_init__()
         if "value" in self.distilled:
             raise ValueError(
-                f"--distill={self.distill}: SAC's values contain the weighted entropy, and a "
-                f"teacher's do not: use --distill=policy"
+                f"--distill={self.distill}: --algorithm={self.algorithm} learns values of actions "
+                f"and no others, which a teacher lacks: use --distill=policy"
             )
         if self.replay:
             raise ValueError(
-                f"--replay={self.replay}: SAC has a replay of its own, of steps: leave it out, "
-                f"and set --replay_steps and --updates_per_step"
+                f"--replay={self.replay}: --algorithm={self.algorithm} has a replay of its own, "
+                f"of steps: leave it out, and set --replay_steps and --updates_per_step"
+            )
+        if self.goal_critics > self.num_critics:
+            raise ValueError(
+                f"--goal_critics={self.goal_critics} is more than --num_critics="
+                f"{self.num_critics}: give at most as many"
+            )
+        if self.optimizer_steps % self.policy_delay:
+            raise ValueError(
+                f"--policy_delay={self.policy_delay} does not divide the {self.optimizer_steps} "
+                f"optimizer steps of an update (--updates_per_step x --batch_size x "
+                f"--unroll_length): change one of them"
             )
         if self.optimizer_steps * self.minibatch_steps < self.batch_size * self.unroll_length:
             raise ValueError(
@@ -155,3 +164,73 @@ class SACSettings(HindsightSettings, TeacherSettings):
     def optimizer_steps(self) -> int:
         """The optimizer steps of one update."""
         return max(1, round(self.updates_per_step * self.batch_size * self.unroll_length))
+
+
+@dataclasses.dataclass(frozen=True)
+class SACSettings(QPolicySettings):
+    """The settings of a process of SAC."""
+
+    box_policy: str = default(Config, "box_policy", "tanh")
+    box_deviation: str = default(Config, "box_deviation", "learnt")
+    # fmt: off
+    temperature: float = flag(
+        1.0, group=_SAC, learner_only=True, least=1e-6,
+        text="Weight of the entropy: at the start, or always with fixed_temperature.")
+    fixed_temperature: bool = flag(
+        False, group=_SAC, learner_only=True,
+        text="Keep the temperature. Unset: it is trained until the policy has target_entropy.")
+    temperature_rate: float = flag(
+        0.001, group=_SAC, learner_only=True, least=0, needs=_TRAINED,
+        text="Learning rate of the temperature at the start of the run.")
+    target_entropy: float = flag(
+        -1.0, group=_SAC, learner_only=True, needs=_TRAINED & _OF_NUMBERS,
+        text="Entropy of the policy that the temperature is trained for, in nats for each number "
+             "of an action; 0 is that of a uniform distribution over half of their range.")
+    discrete_sac: bool = flag(
+        False, group=_SAC,
+        text="Choose a Discrete or MultiDiscrete action: each Q-network returns the values of all "
+             "choices, and expectations are sums over these instead of samples.")
+    target_entropy_share: float = flag(
+        0.3, group=_SAC, learner_only=True, least=0, most=1,
+        needs=_TRAINED & with_flag("discrete_sac"),
+        text="With discrete_sac: entropy of the policy that the temperature is trained for, as a "
+             "share of the largest one, the logarithm of the number of allowed choices.")
+    # fmt: on
+
+
+@dataclasses.dataclass(frozen=True)
+class TD3Settings(QPolicySettings):
+    """The settings of a process of TD3."""
+
+    ignored: ClassVar[frozenset[str]] = QPolicySettings.ignored | {"box_deviation"}
+
+    box_policy: str = default(Config, "box_policy", "noisy")
+    critic_rate: float = default(QPolicySettings, "critic_rate", 0.0003)
+    random_steps: int = default(QPolicySettings, "random_steps", 25_000)
+    policy_value: str = default(QPolicySettings, "policy_value", "first")
+    policy_delay: int = default(QPolicySettings, "policy_delay", 2)
+    # fmt: off
+    action_noise: float = flag(
+        0.1, group=_TD3, least=0,
+        text="Deviation of the noise in the actions of training, where bounds are -1 and 1.")
+    smoothing: float = flag(
+        0.2, group=_TD3, learner_only=True, least=0,
+        text="Deviation of the noise in the actions whose values are goals.")
+    smoothing_limit: float = flag(
+        0.5, group=_TD3, learner_only=True, least=0, only_with=with_number("smoothing"),
+        text="Largest number of that noise.")
+    cloning: float = flag(
+        0.0, group=_TD3, learner_only=True, least=0,
+        text="Weight of the value, on the scale of its mean size, beside the squared distance of "
+             "the policy's action from the one that was played (TD3+BC, which has 2.5). 0: the "
+             "policy learns from the value alone.")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        """Refuse policies with more than an action and noise."""
+        super().__post_init__()
+        if self.box_policy != "noisy":
+            raise ValueError(
+                f"--box_policy={self.box_policy}: the policy of TD3 is an action and noise of "
+                f"--action_noise: leave it out"
+            )

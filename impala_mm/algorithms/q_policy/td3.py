@@ -1,0 +1,67 @@
+"""TD3 (arXiv 1802.09477), whose policy is one action per observation.
+
+DDPG is TD3 with one Q-network, without smoothing, and without a delay of the policy. TD3+BC (arXiv
+2106.06860) adds the distance from the action that was played, for games that others have recorded.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from impala_mm.algorithms.parts import action_policies
+from impala_mm.algorithms.parts.action_policies import PolicyDistribution
+from impala_mm.algorithms.parts.distributions import Distribution
+from impala_mm.algorithms.q_policy import actions
+from impala_mm.algorithms.q_policy.algorithm import Part, QPolicy
+from impala_mm.algorithms.q_policy.settings import TD3Settings
+from impala_mm.environments.types import EnvironmentSpec
+
+
+class TD3(QPolicy):
+    """A deterministic policy, and goals by a slow copy of it whose actions are blurred."""
+
+    settings = TD3Settings
+    copies_policy = True
+    copies_wait = True
+    draws = 1
+    _config: TD3Settings
+
+    def _prepare_actions(self, environment: EnvironmentSpec) -> None:
+        self._boxes = actions.bounded_boxes(environment, "TD3")
+        self.num_noise = sum(box.num_features for box in self._boxes)
+
+    def _draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
+        del parameters, mask
+        return actions.draw_numbers(self._boxes, like)
+
+    def _distribution(self) -> PolicyDistribution:
+        return action_policies.choose(self._actions, "noisy", self._config.action_noise)
+
+    def _goals(self, part: Part) -> tf.Tensor:
+        """Return the goals: rewards, and the least value of a blurred action of the copy."""
+        config = self._config
+        policy, features = self._after(part, self._target_policy)
+        noise = tf.clip_by_value(
+            config.smoothing * part.noise[0], -config.smoothing_limit, config.smoothing_limit
+        )
+        blurred = tf.nest.map_structure(
+            lambda action, blur: tf.clip_by_value(action + tf.cast(blur, action.dtype), -1.0, 1.0),
+            policy.mode(),
+            actions.split(self._actions, self._boxes, noise),
+        )
+        at = self._at(self._targets, features, goals=True)
+        return self._bootstrapped(part, at.value(blurred))
+
+    def _policy_loss(self, part: Part) -> tuple[tf.Tensor, dict[str, tf.Tensor], Distribution]:
+        """Return the loss: the negative value of the policy's action."""
+        policy = self._policy.unroll(part.before, part.states.policy)
+        at = self._at(self._critics, self._critics.unroll(part.before, part.states.critics))
+        action = policy.mode()
+        value = at.value(action)
+        if not self._config.cloning:
+            return part.mean(-value), {}, policy
+        live = tf.cast(part.live, value.dtype)
+        size = tf.reduce_sum(live * tf.abs(value)) / tf.reduce_sum(live)
+        apart = actions.squared_distance(action, part.played) / self.num_noise
+        weight = tf.stop_gradient(self._config.cloning / size)
+        return part.mean(apart - weight * value), {"cloning_loss": part.mean(apart)}, policy
