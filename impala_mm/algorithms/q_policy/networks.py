@@ -47,6 +47,12 @@ class PolicyNetwork(snt.Module):
         """Return the images before the next entry that a state holds (`nets.Network`)."""
         return self._body.earlier_images(state)
 
+    def shift_images(
+        self, observation: Any, state: Any, offsets: tf.Tensor, most: int
+    ) -> tuple[Any, Any]:
+        """Return observations and the state before them with shifted images (`nets.Network`)."""
+        return self._body.shift_images(observation, state, offsets, most)
+
     def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
         """Return (parameters [B, P], state) after entries [B, ...]."""
         features, state = self._body.step(
@@ -92,6 +98,10 @@ class CriticNetwork(snt.Module):
     def state_after(self, entries: Entry) -> Any:
         """Return the state after the frames of entries [N, B, ...] (`nets.Network`)."""
         return self._body.state_after(entries.observation, entries.first) if self._body else ()
+
+    def shift_state(self, observation: Any, state: Any, offsets: tf.Tensor, most: int) -> Any:
+        """Return the state before observations with shifted images (`nets.Network`)."""
+        return self._body.shift_images(observation, state, offsets, most)[1] if self._body else ()
 
     def unroll(self, entries: Entry, state: Any) -> tf.Tensor:
         """Return the features [T+1, B, F] of entries [T+1, B, ...]."""

@@ -6,6 +6,7 @@ import os
 from typing import ClassVar
 
 from impala_mm.algorithms.feature_settings import HindsightSettings, TeacherSettings
+from impala_mm.algorithms.parts.shift_settings import ShiftSettings
 from impala_mm.config.flags import (
     default,
     flag,
@@ -25,7 +26,7 @@ _WORTH_TWO_THREADS = 4_000_000
 
 
 @dataclasses.dataclass(frozen=True)
-class QPolicySettings(HindsightSettings, TeacherSettings):
+class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
     """The settings of a process of an algorithm with a policy and Q-networks."""
 
     own_replay: ClassVar[bool] = True
