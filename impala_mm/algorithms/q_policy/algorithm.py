@@ -50,6 +50,8 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.replay import steps as step_replay
 
+GOALS, VALUES, POLICY = range(3)  # uses of Q-networks
+
 
 class States(NamedTuple):
     """Core states of the networks."""
@@ -117,6 +119,8 @@ class QPolicy(Algorithm):
         networks.check_shift(config, environment)
         if config.num_critics != 2:
             self.made_of = {"--num_critics": config.num_critics}
+        if config.critic_dropout:  # its layers are normalised
+            self.made_of = {**self.made_of, "--critic_dropout": config.critic_dropout}
         self._normaliser = normalisers.Normaliser(config, environment.observation)
         self._policy = self._make_policy(environment)
         self._critics = self._make_critics(environment)
@@ -421,7 +425,8 @@ class QPolicy(Algorithm):
         before, played = part.before, part.played
 
         def loss() -> tuple[tf.Tensor, ...]:
-            at = self._at(self._critics, self._critics.unroll(before, part.states.critics))
+            features = self._critics.unroll(before, part.states.critics)
+            at = self._at(self._critics, features, VALUES)
             values = at.values(played)
             errors = goals - values
             loss = part.mean(0.5 * tf.reduce_sum(tf.square(errors), 0))
@@ -472,9 +477,14 @@ class QPolicy(Algorithm):
         for copy, original in self._copies:
             targets.follow(copy.trainable_variables, original.trainable_variables, share)
 
-    def _at(self, critics: CriticNetwork, features: tf.Tensor, goals: bool = False) -> AtFeatures:
-        """Return Q-networks at features [T, B, F]; for goals, those of a draw."""
-        return AtFeatures(critics, features, self._least_of_some if goals else self._combine)
+    def _at(self, critics: CriticNetwork, features: tf.Tensor, use: int) -> AtFeatures:
+        """Return Q-networks at features [T, B, F] for a use: one of GOALS, VALUES and POLICY."""
+        seed: tuple[tf.Tensor, ...] = ()
+        if self._config.critic_dropout:
+            drawn = self._seed(update_seeds.DROPOUT + use)
+            seed = (tf.random.fold_in(drawn, self._setup.rank),)
+        combine = self._least_of_some if use == GOALS else self._combine
+        return AtFeatures(critics, features, combine, seed)
 
     def _combine(self, values: tf.Tensor) -> tf.Tensor:
         """Return how good actions are to the policy [...], from their values [Q-networks, ...]."""
