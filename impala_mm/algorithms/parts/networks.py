@@ -102,6 +102,11 @@ def make_critics(
     return Critics(environment.actions, num_features, count, style)
 
 
+def make_mlp(config: Config) -> nets.MLP:
+    """Return the MLP that the flags describe."""
+    return nets.MLP(_style(config))
+
+
 def make_choice_critics(
     config: Config, num_choices: int, num_features: int, count: int = 2
 ) -> ChoiceCritics:

@@ -122,8 +122,11 @@ class QPolicy(Algorithm):
         if config.critic_dropout:  # its layers are normalised
             self.made_of = {**self.made_of, "--critic_dropout": config.critic_dropout}
         self._normaliser = normalisers.Normaliser(config, environment.observation)
+        if config.shared_network:  # the policy needs it
+            self._critics = self._make_critics(environment)
         self._policy = self._make_policy(environment)
-        self._critics = self._make_critics(environment)
+        if not config.shared_network:
+            self._critics = self._make_critics(environment)
         self._make_own(environment)
         self._plays_randomly = tf.Variable(
             float(config.random_steps > 0), trainable=False, name="plays_randomly"
@@ -169,8 +172,9 @@ class QPolicy(Algorithm):
         return None
 
     def _make_policy(self, environment: EnvironmentSpec) -> PolicyNetwork:
+        shared = {"critics": self._critics} if self._config.shared_network else {}
         mean = self._normaliser.mean
-        return PolicyNetwork(self._config, environment, mean, self._distribution())
+        return PolicyNetwork(self._config, environment, mean, self._distribution(), **shared)
 
     def _make_critics(self, environment: EnvironmentSpec) -> CriticNetwork:
         return CriticNetwork(self._config, environment, self._normaliser.mean)
@@ -232,8 +236,8 @@ class QPolicy(Algorithm):
                 slots += optimizer.variables
         learnt = [*self._carried(), *followers, *inputs.carried]
         # Actors record the state of the critics' network, too, if it has one.
-        remembered = tf.nest.flatten(self._critics.initial_state(1))
-        acting = [*policy, *critics] if remembered else policy
+        read = config.shared_network or tf.nest.flatten(self._critics.initial_state(1))
+        acting = [*policy, *critics] if read else policy
         own = Variables(
             trained=[*policy, *critics, *self._own_trained()],
             carried=[*learnt, *slots, self._plays_randomly],

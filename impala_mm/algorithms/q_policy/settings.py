@@ -84,6 +84,11 @@ class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
         0.0, group=_GROUP, least=0, most=0.9,
         text="Share of the Q-networks' units that are left out in training, others each time. "
              "Above 0, their layers are also normalised (DroQ).")
+    shared_network: bool = flag(
+        False, group=_GROUP, kept_by="weights",
+        text="Let the policy read what the Q-networks' convolutions or core make of observations, "
+             "by an MLP of its own; only the Q-networks' loss trains these (DrQ-v2). Otherwise the "
+             "policy has a network of its own.")
     policy_delay: int = flag(
         1, group=_GROUP, learner_only=True, least=1,
         text="Optimizer steps of the Q-networks for each one of the policy.")
