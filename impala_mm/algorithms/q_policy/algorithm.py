@@ -218,21 +218,23 @@ class QPolicy(Algorithm):
         config, inputs = self._config, self._normaliser
         policy, critics = (list(n.trainable_variables) for n in (self._policy, self._critics))
         followers, slots = list[tf.Variable](), list[tf.Variable]()
-        groups = self._groups()
         if role is Role.LEARNER:
+            self._trained_by = self._groups()
             self._targets = self._make_critics(environment)
-            self._copies = [(self._targets, self._critics)]
+            followers += self._targets.trainable_variables
+            self._copied = list(critics)
             if self.copies_policy:
                 self._target_policy = self._make_policy(environment)
-                self._copies.append((self._target_policy, self._policy))
-            followers = [v for copy, _ in self._copies for v in copy.trainable_variables]
+                followers += self._target_policy.trainable_variables
+                self._copied += policy
+            self._followers = followers
             self._follow(1.0)
             self._optimizers = {
                 name: optimizers.make("adam", group.rate, 0.0, 0.0, config.epsilon)
-                for name, group in groups.items()
+                for name, group in self._trained_by.items()
             }
             for name, optimizer in self._optimizers.items():
-                optimizer.initialize(groups[name].variables)
+                optimizer.initialize(self._trained_by[name].variables)
                 slots += optimizer.variables
         learnt = [*self._carried(), *followers, *inputs.carried]
         # Actors record the state of the critics' network, too, if it has one.
@@ -346,7 +348,7 @@ class QPolicy(Algorithm):
         prepared = tf.nest.map_structure(lambda x: x[:-1], begun.prepared)
         noise = self._draw_noise(batch, exchange.group)
         offsets = self._draw_offsets(batch, exchange.group)
-        for name, (_, rate) in self._groups().items():
+        for name, (_, rate) in self._trained_by.items():
             now = optimizers.scheduled_rate(config, context.frames, context.total, rate)
             if name == "policy":
                 now = self.features.learning_rate(now)
@@ -471,15 +473,14 @@ class QPolicy(Algorithm):
 
     def _apply(self, name: str, loss: Any, exchange: GradientReducer) -> Any:
         """Make a step of this optimizer, and return what `loss` computed, first the loss."""
-        variables = self._groups()[name].variables
+        variables = self._trained_by[name].variables
         computed, gradients = exchange.differentiate(loss, variables)
         exchange.apply(self._optimizers[name], gradients, variables, name)
         return computed
 
     def _follow(self, share: float) -> None:
         """Move the slow copies by this share of the way to what they copy."""
-        for copy, original in self._copies:
-            targets.follow(copy.trainable_variables, original.trainable_variables, share)
+        targets.follow(self._followers, self._copied, share)
 
     def _at(self, critics: CriticNetwork, features: tf.Tensor, use: int) -> AtFeatures:
         """Return Q-networks at features [T, B, F] for a use: one of GOALS, VALUES and POLICY."""

@@ -53,6 +53,15 @@ def test_the_flags_reach_the_network(made):
     assert [part.shape for part in tf.nest.flatten(state)] == [(3, 4)] * 4
 
 
+def test_the_flags_of_a_transformer_reach_it():
+    chosen = {"lstm_size": 4, "gtrxl_layers": 3, "gtrxl_heads": 2, "gtrxl_memory": 5}
+    config = Config(level_name="CartPole-v1", agent_name="MLPGTrXLAgent", **chosen)
+    network = networks.make_network(config, level_spec("CartPole-v1"))
+    assert network.initial_state(2).core.shape == (2, 5, 3 * 4 + 1)
+    assert [layer._heads for layer in network._core._layers] == [2] * 3
+    assert chosen.keys() <= {name.removeprefix("--") for name in networks.recorded(config)}
+
+
 @pytest.mark.parametrize("flag", CHOSEN)
 def test_every_flag_of_the_network_is_part_of_what_runs_compare_and_record(flag, made):
     config = Config(level_name="CartPole-v1", **{flag: CHOSEN[flag]})
