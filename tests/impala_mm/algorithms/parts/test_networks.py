@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import tensorflow as tf
 
+import nets
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.parts import networks
 from impala_mm.config.errors import UserMistake
@@ -55,10 +56,11 @@ def test_the_flags_reach_the_network(made):
 
 def test_the_flags_of_a_transformer_reach_it():
     chosen = {"lstm_size": 4, "gtrxl_layers": 3, "gtrxl_heads": 2, "gtrxl_memory": 5}
-    config = Config(level_name="CartPole-v1", agent_name="MLPGTrXLAgent", **chosen)
+    config = Config(agent_name="MLPGTrXLAgent", precision="float32", **chosen)
     network = networks.make_network(config, level_spec("CartPole-v1"))
     assert network.initial_state(2).core.shape == (2, 5, 3 * 4 + 1)
-    assert [layer._heads for layer in network._core._layers] == [2] * 3
+    with pytest.raises(nets.Unsuitable, match="gtrxl_heads=3 does not divide the width 4"):
+        networks.make_network(dataclasses.replace(config, gtrxl_heads=3), level_spec("CartPole-v1"))
     assert chosen.keys() <= {name.removeprefix("--") for name in networks.recorded(config)}
 
 
