@@ -18,7 +18,7 @@ from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup
 from impala_mm.algorithms.parts import losses, masking, networks, targets
 from impala_mm.algorithms.q_learning import draws as q_draws
 from impala_mm.algorithms.q_learning import values as q_values
-from impala_mm.algorithms.q_learning.network import ActionValues, QNetwork, check_shift
+from impala_mm.algorithms.q_learning.network import ActionValues, QNetwork
 from impala_mm.algorithms.q_learning.player import QPlayer, make_student
 from impala_mm.algorithms.q_learning.settings import DQNSettings, QLearningSettings, R2D2Settings
 from impala_mm.algorithms.q_learning.value_distributions import Outcomes
@@ -62,7 +62,7 @@ class QLearning(QPlayer):
         self._burn_in = burn_in
         # The value of the chosen action, or of each that a guide may choose, and the largest one.
         self._records_all = "all_values" in setup.features.records
-        check_shift(config, environment)
+        networks.check_shift(config, environment)
         super().__init__(config, environment, setup, overlap, network)
         if config.stops_learning:
             self.note = (

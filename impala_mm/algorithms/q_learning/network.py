@@ -9,8 +9,7 @@ import tensorflow as tf
 from impala_mm.algorithms.parts import networks
 from impala_mm.algorithms.q_learning import value_distributions
 from impala_mm.algorithms.q_learning.draws import Draws
-from impala_mm.algorithms.q_learning.settings import ActionValueSettings, QLearningSettings
-from impala_mm.config.errors import UserMistake
+from impala_mm.algorithms.q_learning.settings import ActionValueSettings
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments.types import EnvironmentSpec
 from nets import noisy
@@ -175,28 +174,3 @@ def _apply(layer: Any, x: tf.Tensor) -> tf.Tensor:
     """Return a layer's outputs [..., O] for inputs [..., I] of two or three axes."""
     batched = x.shape.rank == 3 and not isinstance(layer, noisy.NoisyLinear)
     return snt.BatchApply(layer)(x) if batched else layer(x)
-
-
-def check_shift(config: QLearningSettings, environment: EnvironmentSpec) -> None:
-    """Raise UserMistake if images cannot be shifted by --random_shift pixels."""
-    most = config.random_shift
-    if not most:
-        return
-    if config.subtract_mean_image:
-        raise UserMistake(
-            f"--random_shift={most} shifts images, but not the mean that --subtract_mean_image "
-            f"subtracts from them: leave one of them out"
-        )
-    shapes = [leaf.shape.as_list() for leaf in tf.nest.flatten(environment.observation)]
-    images = [shape for shape in shapes if len(shape) == 3]
-    if not images:
-        raise UserMistake(
-            f"--random_shift={most} shifts images [height, width, channels], and observations of "
-            f"{environment.level_name} have the shape {', '.join(map(str, shapes))}: leave it out"
-        )
-    least = min(min(height, width) for height, width, _ in images)
-    if most >= least:
-        raise UserMistake(
-            f"--random_shift={most} shifts images of {environment.level_name} out of sight, whose "
-            f"smaller side has {least} pixels: lower it"
-        )

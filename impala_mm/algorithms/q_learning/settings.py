@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from impala_mm.algorithms.feature_settings import RECORDED_GAMES, HindsightSettings, TeacherSettings
 from impala_mm.algorithms.parts.round_settings import RoundSettings
+from impala_mm.algorithms.parts.shift_settings import ShiftSettings
 from impala_mm.config import replay_mix
 from impala_mm.config.flags import AUTO, Condition, default, flag, with_flag
 from impala_mm.config.settings import Config
@@ -175,7 +176,7 @@ class ActionValueSettings(TeacherSettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class QLearningSettings(ActionValueSettings, HindsightSettings):
+class QLearningSettings(ActionValueSettings, ShiftSettings, HindsightSettings):
     """The settings of a process of Q-learning with replay and a target network."""
 
     # fmt: off
@@ -196,11 +197,6 @@ class QLearningSettings(ActionValueSettings, HindsightSettings):
         only_with=with_flag("value_distribution", "quantiles"),
         text="Levels that are drawn for the target of each step, with "
              "value_distribution=quantiles.")
-    random_shift: int = flag(
-        0, group=GROUP, learner_only=True, least=0,
-        text="Shift the images of each unroll in an update at random, by up to this number of "
-             "pixels in each direction; the pixels of the border are repeated beyond it (DrQ: 4). "
-             "The network and the target network see different shifts. 0: none.")
     value_shifts: int = flag(
         1, group=GROUP, learner_only=True, least=1, needs=with_flag("random_shift"),
         text="Shifts over which an update's loss is averaged, with random_shift (DrQ's M).")
