@@ -79,8 +79,8 @@ class CriticNetwork(snt.Module):
         direct = direct and environment.frame_stack == 1
         self._body = None if direct else networks.make_network(config, environment, mean)
         size = sum(leaf.shape.num_elements() for leaf in leaves)
-        features = self._body.num_features if self._body else size
-        self._critics: Any = self._make_critics(config, environment, features)
+        self.num_features = self._body.num_features if self._body else size
+        self._critics: Any = self._make_critics(config, environment, self.num_features)
 
     def _make_critics(self, config: Any, environment: EnvironmentSpec, features: int) -> Any:
         return networks.make_critics(config, environment, features, config.num_critics)
