@@ -22,8 +22,8 @@ from launcher.supervise.process_output import FATAL, write_to_terminal
 from launcher.supervise.process_state import ActorWatch, Failure, State
 from launcher.supervise.run_registry import ProcessEntry, Record, Run, boot_id, foreground_prefix
 from launcher.supervise.task import (
-    FINAL_STATES,
     EVALUATOR,
+    FINAL_STATES,
     HEARTBEAT,
     LEARNERS,
     USER_ERROR,

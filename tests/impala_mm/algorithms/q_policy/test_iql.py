@@ -54,9 +54,9 @@ def _part(algorithm):
     e = batch.unrolls
     e.terminated[1, 0] = e.truncated[1, 1] = e.first[1, 2] = True
     live = ~e.first[1] & (batch.weight > 0)
-    tensor = tensors(batch)
-    states = q_policy.States((), ())
-    return q_policy.Part(tensor.unrolls, states, tf.constant(live)[None], tensor.weight, ()), e, live
+    t, states = tensors(batch), q_policy.States((), ())
+    part = q_policy.Part(t.unrolls, states, tf.constant(live)[None], t.weight, noise=())
+    return part, e, live
 
 
 def _of(algorithm, observation, action):
@@ -137,5 +137,6 @@ def test_it_takes_choices_and_memories_too(monkeypatch, level):
     batch = in_process.random_batch(algorithm, 3, 4)
     metrics, _ = algorithm.update(tensors(batch), PROGRESS, exchange)
     assert np.isfinite(list(map(float, metrics.values()))).all()
-    moved = [np.abs(a - b).max() for a, b in zip(arrays(algorithm.variables.trained), before)]
-    assert np.mean(np.array(moved) > 0) > 0.9
+    after = arrays(algorithm.variables.trained)
+    moved = [np.abs(a - b).max() > 0 for a, b in zip(after, before, strict=True)]
+    assert np.mean(moved) > 0.9
