@@ -44,8 +44,7 @@ def double(monkeypatch):
 
 
 def _fill(algorithm):
-    copies = [copy.trainable_variables for copy, _ in algorithm._copies]
-    in_process.fill(algorithm.variables.trained, *copies)
+    in_process.fill(algorithm.variables.trained, algorithm._followers)
 
 
 def _part(algorithm):
@@ -114,8 +113,7 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch):
         batch = in_process.random_batch(algorithm, 2, B)._replace(weight=np.ones(B, np.float32))
         for _ in range(2):
             algorithm.update(tensors(batch, mine), PROGRESS, exchange)
-        copies = [v for copy, _ in algorithm._copies for v in copy.trainable_variables]
-        return arrays(algorithm.variables.trained, copies)
+        return arrays(algorithm.variables.trained, algorithm._followers)
 
     several = in_threads.together(2, learn)
     joined = in_threads.joined(minibatches.shuffled_parts, 2)
