@@ -244,8 +244,6 @@ class TD3Settings(QPolicySettings):
 class IQLSettings(QPolicySettings):
     """The settings of a process of IQL."""
 
-    ignored: ClassVar[frozenset[str]] = QPolicySettings.ignored | {"policy_value"}
-
     box_policy: str = default(Config, "box_policy", "normal")
     critic_rate: float = default(QPolicySettings, "critic_rate", 0.0003)
     # fmt: off
