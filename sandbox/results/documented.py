@@ -137,6 +137,13 @@ DOCUMENTED_RUNS = {
     "vpg-cartpole": Run(_CARTPOLE, 475, f"--algorithm=vpg {_DEFAULTS}"),
     "awr-cartpole": Run(_CARTPOLE, 400, f"--algorithm=awr {_DEFAULTS}"),
     "vmpo-cartpole": Run(_CARTPOLE, 475, f"--algorithm=vmpo {_DEFAULTS}"),
+    # Nobody finds the only reward by chance.
+    "stairs": Run(
+        Task(0.0),
+        0.9,
+        "--algorithm=ppo --level_name=sandbox.small_games:Stairs-v0 --rnd_weight=1 "
+        "--num_actors=1 --total_environment_frames=100000 --stop_at_return=0.95",
+    ),
     "taxi": Run(_TAXI, 5, "--preset=taxi-impala"),
     # Environments of other packages.
     "minigrid": Run(_EMPTY, 0.9, "--preset=minigrid-impala"),
