@@ -110,6 +110,12 @@ def test_sac_swings_the_pendulum_up_within_10_000_steps(tmp_path):
     assert _tested(tmp_path) > -200
 
 
+def test_td3_swings_the_pendulum_up_within_15_000_steps(tmp_path):
+    flags = ("--algorithm=td3", "--level_name=Pendulum-v1", "--random_steps=1000")
+    _train(tmp_path, *flags, "--learning_rate=0.001", "--total_environment_frames=15000")
+    assert _tested(tmp_path) > -250
+
+
 def test_r2d2_remembers_the_sign_of_the_t_maze(tmp_path):
     flags = ("--preset=tmaze-r2d2", "--level_name=tmaze", "--unroll_length=24", "--burn_in=8")
     _train(tmp_path, "--algorithm=r2d2", *flags)

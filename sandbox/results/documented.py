@@ -157,6 +157,7 @@ DOCUMENTED_RUNS = {
     "sac-dmc-walker": Run(_WALK, 600, f"{_DMC_SAC} --level_name=dmc:walker-walk"),
     "sac-dmc-cheetah": Run(_RUN, 170, f"{_DMC_SAC} --level_name=dmc:cheetah-run"),
     "crafter": Run(_CRAFTER, 2.7, "--preset=crafter-ppo"),
+    "nethack": Run(_NETHACK, 25, "--preset=nethack-impala"),
     # As far as seven minutes go: a goal is rarely seen in so few steps.
     "football-run": Run(
         _RUN_TO_SCORE,
@@ -175,7 +176,6 @@ DOCUMENTED_RUNS = {
         "--algorithm=td3 --level_name=Pendulum-v1 --random_steps=1000 --num_actors=1 "
         "--total_environment_frames=2e4",
     ),
-    "nethack": Run(_NETHACK, 30, "--preset=nethack-impala"),
     "lunarlander": Run(_LANDER, 190, "--preset=lunarlander-ppo"),
     "invertedpendulum": Run(
         _INVERTED,
