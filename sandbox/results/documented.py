@@ -101,6 +101,8 @@ _DEFAULTS = "--level_name=CartPole-v1 --total_environment_frames=500000"
 _CATEGORICAL = "--value_distribution=categorical --v_min=0 --v_max=100"
 _PPO_GAME = "--preset=atari-ppo --agent_name=ShallowConvAgent"
 _SAC = "--preset=mujoco-sac --num_actors=1 --intra_op_threads=2"
+# As many steps as REDQ and DroQ need for what SAC needs hundreds of thousands for.
+_FEW = "--num_actors=1 --level_name=Hopper-v4 --total_environment_frames=2e4"
 _DMC_SAC = "--preset=dmc-sac --num_actors=1"
 _SOLVED = "--stop_at_return=475 --num_actors=1"
 _IMPALA_GAME = "--preset=breakout-impala"
@@ -115,6 +117,7 @@ DOCUMENTED_RUNS = {
     "cartpole": Run(_CARTPOLE, 475, "--preset=classic-impala"),
     # The agent must remember the first observation until the last step.
     "memory": Run(_MEMORY, 0.95, "--preset=memory-impala"),
+    "gtrxl-memory": Run(_MEMORY, 0.95, "--preset=memory-impala --agent_name=MLPGTrXLAgent"),
     # The run ends at a mean return of 20 (the maximum is 21), or after 8 million frames.
     "pong": Run(
         _PONG,
@@ -137,6 +140,13 @@ DOCUMENTED_RUNS = {
     "vpg-cartpole": Run(_CARTPOLE, 475, f"--algorithm=vpg {_DEFAULTS}"),
     "awr-cartpole": Run(_CARTPOLE, 400, f"--algorithm=awr {_DEFAULTS}"),
     "vmpo-cartpole": Run(_CARTPOLE, 475, f"--algorithm=vmpo {_DEFAULTS}"),
+    # Nobody finds the only reward by chance.
+    "stairs": Run(
+        Task(0.0),
+        0.9,
+        "--algorithm=ppo --level_name=sandbox.small_games:Stairs-v0 --rnd_weight=1 "
+        "--num_actors=1 --total_environment_frames=100000 --stop_at_return=0.95",
+    ),
     "taxi": Run(_TAXI, 5, "--preset=taxi-impala"),
     # Environments of other packages.
     "minigrid": Run(_EMPTY, 0.9, "--preset=minigrid-impala"),
@@ -152,15 +162,27 @@ DOCUMENTED_RUNS = {
     "coinrun": Run(_COINRUN, 6, "--preset=coinrun-ppo"),
     "metaworld": Run(_REACH, 3000, "--preset=metaworld-sac --num_actors=1"),
     "sac-dmc-walker": Run(_WALK, 600, f"{_DMC_SAC} --level_name=dmc:walker-walk"),
-    # Not recorded yet, so these goals are guesses.
+    "sac-dmc-cheetah": Run(_RUN, 170, f"{_DMC_SAC} --level_name=dmc:cheetah-run"),
+    "crafter": Run(_CRAFTER, 2.7, "--preset=crafter-ppo"),
+    "nethack": Run(_NETHACK, 25, "--preset=nethack-impala"),
+    # As far as seven minutes go: a goal is rarely seen in so few steps.
     "football-run": Run(
         _RUN_TO_SCORE,
-        0.5,
+        -0.1,
         "--preset=football-impala --level_name=envpool:gfootball/academy_run_to_score-v1",
     ),
-    "nethack": Run(_NETHACK, 30, "--preset=nethack-impala"),
-    "sac-dmc-cheetah": Run(_RUN, 200, f"{_DMC_SAC} --level_name=dmc:cheetah-run"),
-    "crafter": Run(_CRAFTER, 4, "--preset=crafter-ppo"),
+    # Not recorded yet, so these goals are guesses.
+    "droq-hopper": Run(_HOPPER, 1000, f"{_FEW} --preset=mujoco-sac,droq", beside="sac-few-hopper"),
+    "redq-hopper": Run(_HOPPER, 1000, f"{_FEW} --preset=mujoco-sac,redq", beside="sac-few-hopper"),
+    "sac-few-hopper": Run(_HOPPER, 300, f"{_FEW} --preset=mujoco-sac"),
+    # https://docs.cleanrl.dev/rl-algorithms/td3
+    "td3-halfcheetah": Run(_CHEETAH, 7940, "--preset=mujoco-td3 --num_actors=1", (9018, 1078)),
+    "td3-pendulum": Run(
+        _PENDULUM,
+        -600,
+        "--algorithm=td3 --level_name=Pendulum-v1 --random_steps=1000 --num_actors=1 "
+        "--total_environment_frames=2e4",
+    ),
     "lunarlander": Run(_LANDER, 190, "--preset=lunarlander-ppo"),
     "invertedpendulum": Run(
         _INVERTED,

@@ -50,7 +50,7 @@ class IQL(QPolicy):
         """Make a step of V, and then of the Q-networks, whose goals it changes."""
 
         def loss() -> tuple[tf.Tensor]:
-            advantages = self._advantages(part)
+            advantages = self._advantages(self._shifted(part, 0))
             expectile = self._config.expectile
             weights = tf.where(advantages > 0, expectile, 1 - expectile)
             return (part.mean(tf.cast(weights, advantages.dtype) * tf.square(advantages)),)
