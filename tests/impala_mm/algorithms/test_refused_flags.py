@@ -36,7 +36,7 @@ from tests.helpers import in_process
         ("sac --replay=uniform:1:100", "sac has a replay of its own, of steps: leave it out"),
         ("sac --minibatch_steps=8 --updates_per_step=0.1", "has no room for the 32 new steps"),
         ("sac --replay_steps=100", "--replay_steps=100 is less than --minibatch_steps=256"),
-        ("sac --teacher=x --distill=value", "--algorithm=sac learns values of actions and no others"),
+        ("sac --teacher=x --distill=value", "sac learns values of actions and no others"),
         ("sac --teacher=x --teacher_method=dqfd", "--teacher_method=dqfd compares values of"),
         ("sac --her_ratio=4 --inference=learner", "--her_ratio=4: only an actor that chooses"),
         ("dqn --replay=queue:0.5,elite:0.5:100", "a Q-network records no features"),
