@@ -79,7 +79,7 @@ def test_a_run_is_resumed_tested_and_exported(tmp_path, name, learners):
     code, printed = run(*EXPERIMENT, f"--logdir={logdir}", *export)
     assert code == 0, printed
     exported = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
-    assert ("value" if name == "sac" else "values") in exported.structured_outputs
+    assert ("value" if name in ("sac", "td3") else "values") in exported.structured_outputs
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,17 @@ def test_sac_swings_the_pendulum_up_within_10_000_steps(tmp_path):
     assert _tested(tmp_path) > -200
 
 
+def test_td3_swings_the_pendulum_up_within_15_000_steps(tmp_path):
+    flags = ("--algorithm=td3", "--level_name=Pendulum-v1", "--random_steps=1000")
+    _train(tmp_path, *flags, "--learning_rate=0.001", "--total_environment_frames=15000")
+    assert _tested(tmp_path) > -250
+
+
 @needs_horovod
 def test_pqn_learns_cartpole_on_two_learners(tmp_path):
     """A random policy has a mean return of 22."""
     flags = ("--algorithm=pqn", "--level_name=CartPole-v1", *TWO, "--batch_size=8")
-    printed = _train(tmp_path, *flags, "--stop_at_return=200")
+    printed = _train(tmp_path, *flags, "--total_environment_frames=500000", "--stop_at_return=200")
     assert "the mean return reached 200" in printed
     last = read_rows(tmp_path)[-1]
     assert (last["sync_checks"] > 2, last["sync_repairs"]) == (True, 0)
