@@ -117,7 +117,7 @@ def print_cluster(given: argparse.Namespace, costs: list[float], wire: Row) -> N
                 actors_per_host=given.actors_per_host,
                 link=link,
             )
-            found = Simulation(run).simulate(200 * run.update_seconds + 5 * run.turn_seconds)
+            found = Simulation(run).simulate(400 * run.update_seconds + 20 * run.turn_seconds)
             rate = found.updates_per_second * learners * steps
             ideal = learners * steps / (run.update_seconds + run.overhead_seconds)
             shares = [rate / ideal, found.wait_share, found.exchange_share]
