@@ -17,7 +17,7 @@ from impala_mm.data.trajectory import Batch, Entry
 
 
 class Division(NamedTuple):
-    """How each pass divides a batch."""
+    """The division of a batch by each pass over it."""
 
     single_steps: bool  # whether minibatches consist of single steps, and not of whole unrolls
     parts: int  # minibatches
