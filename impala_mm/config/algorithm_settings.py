@@ -50,6 +50,7 @@ BUILT_IN = {
     "r2d2": _built_in("R2D2", "q_learning"),
     "sac": _built_in("SAC", "q_policy", "sac"),
     "td3": _built_in("TD3", "q_policy", "td3"),
+    "iql": _built_in("IQL", "q_policy", "iql"),
 }
 _TYPES = (int, float, bool, str)
 
@@ -62,7 +63,7 @@ class BadAlgorithm(Exception):
 
 
 # Algorithms by which others train several agents.
-_OF_SEVERAL_AGENTS = ("coma", "ippo", "iql", "maddpg", "mappo", "masac", "matd3", "qmix", "vdn")
+_OF_SEVERAL_AGENTS = ("coma", "ippo", "maddpg", "mappo", "masac", "matd3", "qmix", "vdn")
 
 
 def place_of(algorithm: str) -> Place:

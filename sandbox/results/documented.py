@@ -341,10 +341,12 @@ def save_reference(name: str, logdir: Path, alone: bool, *more: str) -> None:
     rows = [row for row in played if "episode_return" in row]
     if not rows:
         flags.refuse(f"no game of the run in {logdir} has ended; nothing was recorded")
+    last = rows[-1]
     starts = read_json_lines(logdir / "starts.jsonl")
+    # A run that was over may have been started again, which trained nothing.
+    starts = [start for start in starts if start["frames"] < last["frames"]]
     start = starts[-1]
     seed = start["settings"]["seed"]
-    last = rows[-1]
     thinned = [*rows[:: max(1, len(rows) // _CURVE_POINTS)], last]
     reference: dict[str, Any] = {
         "name": name,
