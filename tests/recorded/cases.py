@@ -296,7 +296,10 @@ CASES = [
         default={},
         lstm=_LSTM | {"duelling": True},
         categorical=_C51 | _NORMALISED,
-        noisy_quantiles=_IQN | {"noisy": True, "huber_delta": 1.0},
+        noisy_quantiles={
+            "value_distribution": "quantiles", "num_quantiles": 3, "num_policy_quantiles": 5,
+            "noisy": True, "huber_delta": 1.0,
+        },
         rescaled={"value_rescaling": 0.001, "q_lambda": 0.9, "loss_reduction": "sum"},
         teacher=_TAUGHT,
     ),
