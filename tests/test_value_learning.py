@@ -21,6 +21,7 @@ RUNS = {
     "r2d2": ("--algorithm=r2d2", "--level_name=memory", "--unroll_length=10", "--burn_in=4"),
     "sac": (*PENDULUM, "--mlp_sizes=32", "--random_steps=200"),
     "td3": ("--algorithm=td3", *PENDULUM[1:], "--mlp_sizes=32", "--random_steps=200"),
+    "mpo": ("--algorithm=mpo", *PENDULUM[1:], "--mlp_sizes=32", "--random_steps=200"),
 }
 TWO = ("--num_learners=2", "--num_actors=2", "--check_sync_every=5")
 
@@ -54,8 +55,12 @@ def _last_update(logdir):
         pytest.param("r2d2", (*TWO, "--inference=learner"), marks=needs_horovod),
         pytest.param("sac", TWO, marks=needs_horovod),
         pytest.param("td3", TWO, marks=needs_horovod),
+        pytest.param("mpo", TWO, marks=needs_horovod),
     ],
-    ids=["c51", "r2d2 on two learners that infer", "sac on two learners", "td3 on two learners"],
+    ids=[
+        *("c51", "r2d2 on two learners that infer"),
+        *(f"{name} on two learners" for name in ("sac", "td3", "mpo")),
+    ],
 )
 def test_a_run_is_resumed_tested_and_exported(tmp_path, name, learners):
     logdir, flags = tmp_path / "run", (*RUNS[name], *learners, "--replay_save")

@@ -164,8 +164,8 @@ class TeacherSettings(Config):
     teacher_data_share: float = flag(
         0.0, group=_GROUP, learner_only=True, least=0, most=0.99,
         text="Share of recorded games in each update while actors play, for algorithms with a "
-             "replay: unrolls, or steps of SAC and TD3, beside those of batch_size. They are never "
-             "replaced, and are drawn uniformly. 0: none.")
+             "replay: unrolls, or steps of SAC, TD3 and MPO, beside those of batch_size. They are "
+             "never replaced, and are drawn uniformly. 0: none.")
     teacher_steps: int = flag(
         50_000, group=_GROUP, learner_only=True, least=1,
         only_with=RECORDED_GAMES & with_flag("teacher") & without_flag("teacher_data"),

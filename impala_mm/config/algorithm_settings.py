@@ -50,6 +50,7 @@ BUILT_IN = {
     "r2d2": _built_in("R2D2", "q_learning"),
     "sac": _built_in("SAC", "q_policy", "sac"),
     "td3": _built_in("TD3", "q_policy", "td3"),
+    "mpo": _built_in("MPO", "q_policy", "mpo"),
 }
 _TYPES = (int, float, bool, str)
 
