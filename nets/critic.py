@@ -31,10 +31,12 @@ class Critics(snt.Module):
         nothing = tf.nest.map_structure(lambda s: tf.zeros([1, *s.shape], s.dtype), actions.specs)
         self(tf.zeros([1, num_features]), nothing)  # creates the variables
 
-    def __call__(self, features: tf.Tensor, action: Any) -> tf.Tensor:
+    def __call__(
+        self, features: tf.Tensor, action: Any, seed: tf.Tensor | None = None
+    ) -> tf.Tensor:
         """Return the values float32 [count, ...] of features [..., F] and actions, nest of [...].
 
-        The leading axes [...] are any number, such as [N] or [T, B].
+        The leading axes [...] are any number, such as [N] or [T, B]. `seed` is that of `MLP`.
         """
         features = tf.convert_to_tensor(features)
         rows = tf.reshape(features, [-1, features.shape[-1]])
@@ -43,8 +45,13 @@ class Critics(snt.Module):
         )
         never = tf.zeros(tf.shape(rows)[:1], tf.bool)
         read = tf.concat([rows, self._actions.features(action, never)], -1)
-        values = tf.stack([_last(layer, layers(read)) for layers, layer in self._critics])
-        values = tf.reshape(values, tf.concat([[len(self._critics)], tf.shape(features)[:-1]], 0))
+        values = []
+        for i, (layers, layer) in enumerate(self._critics):
+            drawn = None if seed is None else tf.random.fold_in(seed, i)
+            values.append(_last(layer, layers(read, drawn)))
+        values = tf.reshape(
+            tf.stack(values), tf.concat([[len(self._critics)], tf.shape(features)[:-1]], 0)
+        )
         return tf.ensure_shape(values, [len(self._critics), *features.shape[:-1]])
 
 

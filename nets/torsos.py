@@ -32,6 +32,7 @@ class Style(NamedTuple):
     # Initial noise of fully connected layers (see `noisy`); 0: they are not noisy.
     noise_scale: float = 0.0
     conv_factor: float = 1.0  # of the channels of each convolution
+    dropout: float = 0.0  # share of an MLP's units that are left out, where a seed is given
     # Units of the layer after convolutions; 0: there is none; negative: the network's own number.
     conv_units: int = -1
 
@@ -55,7 +56,7 @@ class MLP(Torso):
         super().__init__(name="mlp")
         scale = style.mlp_init_scale
         start = snt.initializers.Orthogonal(scale) if scale else None
-        self._activation = ACTIVATIONS[style.activation]
+        self._activation, self._dropout = ACTIVATIONS[style.activation], style.dropout
         self._layers: Any = snt.nets.MLP(
             style.mlp_sizes, w_init=start, activation=self._activation, activate_final=True
         )
@@ -63,12 +64,20 @@ class MLP(Torso):
             self._layers = snt.Sequential([NoisyLinear(size, noise) for size in style.mlp_sizes])
         self._norms = [snt.LayerNorm(-1, True, True) for _ in style.mlp_sizes if style.layer_norm]
 
-    def __call__(self, observation: tf.Tensor) -> tf.Tensor:
-        """Return the features [N, D] of observations [N, ...]."""
+    def __call__(self, observation: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:
+        """Return the features [N, D] of observations [N, ...].
+
+        `seed`, int64 [2], draws the units that are left out; None: none is.
+        """
         flat = tf.reshape(observation, [-1, observation.shape[1:].num_elements()])
         layers = self._layers.submodules
-        for layer, norm in zip(layers, self._norms or [tf.identity] * len(layers), strict=True):
-            flat = self._activation(norm(layer(flat)))
+        norms = self._norms or [tf.identity] * len(layers)
+        for i, (layer, norm) in enumerate(zip(layers, norms, strict=True)):
+            flat = layer(flat)
+            if self._dropout and seed is not None:
+                drawn = tf.random.fold_in(seed, i)
+                flat = tf.nn.experimental.stateless_dropout(flat, self._dropout, drawn)
+            flat = self._activation(norm(flat))
         return flat
 
 

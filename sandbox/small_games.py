@@ -1,10 +1,11 @@
-"""Two small games whose actions are not single free choices; curves.md has their curves.
+"""Small games, each of which shows one thing; curves.md has the curves of the first two.
 
-`Harvest` has MultiDiscrete actions. `TicTacToe` forbids actions by a mask. Each is learnt within
-some minutes:
+`Harvest` has MultiDiscrete actions. `TicTacToe` forbids actions by a mask. Nobody finds the only
+reward of `Stairs` by chance. Each is learnt within some minutes:
 
     python experiment.py --level_name=sandbox.small_games:Harvest-v0
     python experiment.py --level_name=sandbox.small_games:TicTacToe-v0
+    python experiment.py --level_name=sandbox.small_games:Stairs-v0 --algorithm=ppo --rnd_weight=1
 """
 
 import gymnasium
@@ -91,5 +92,37 @@ class TicTacToe(gymnasium.Env):
         return {"action_mask": self._squares == 0}
 
 
+class Stairs(gymnasium.Env):
+    """A staircase of 20 steps: one of two actions climbs the next one, the other falls to the foot.
+
+    Which one climbs differs from step to step, but not from game to game. The top is worth 1 and
+    ends the game: random actions reach it once in a million attempts. The observation has a 1 at
+    the place, from the foot to the top, and 0 elsewhere.
+    """
+
+    steps = 20
+    action_space = Discrete(2)
+    observation_space = Box(0, 1, (steps + 1,), np.float32)
+
+    def __init__(self):
+        self._climbs = np.random.default_rng(0).integers(2, size=self.steps)
+
+    def reset(self, *, seed=None, options=None):
+        """Begin at the foot."""
+        super().reset(seed=seed)
+        self._place = 0
+        return self._look(), {}
+
+    def step(self, action):
+        """Climb a step, or fall."""
+        self._place = self._place + 1 if action == self._climbs[self._place] else 0
+        top = self._place == self.steps
+        return self._look(), float(top), top, False, {}
+
+    def _look(self):
+        return np.eye(self.steps + 1, dtype=np.float32)[self._place]
+
+
 gymnasium.register("Harvest-v0", Harvest, max_episode_steps=50, reward_threshold=14)
 gymnasium.register("TicTacToe-v0", TicTacToe, reward_threshold=0.9)
+gymnasium.register("Stairs-v0", Stairs, max_episode_steps=60)

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 
 import pytest
@@ -26,6 +27,24 @@ level_name = "catch"
 learning_rate = [0.1, 0.3, 0.2]
 [search]
 at_once = 2
+[needs]
+actors = 1
+"""
+
+MEMBERS = """
+level_name = "catch"
+total_environment_frames = 4e5
+learning_rate_schedule = "constant"
+save_checkpoint_secs = 2
+[axes]
+learning_rate = {log_uniform = [1e-6, 1e-2]}
+[search]
+kind = "population"
+trials = 2
+exchange_frames = 1e5
+share = 0.5
+factors = [0.3, 3.0]
+seed = 5
 [needs]
 actors = 1
 """
@@ -167,6 +186,27 @@ def test_trials_of_a_lost_host_go_on_elsewhere(lan):
     assert re.search(r"trial 1 lost after [1-9][\d,]* frames", running.printed())
     assert sorted(row["trial"] for row in journal(sweep, "ended")) == [0, 1, 2]
     assert [row["trial"] for row in journal(sweep, "started")].count(0) == 1
+
+
+@pytest.mark.slow
+def test_members_of_two_hosts_exchange_weights(lan):
+    """Real learners on hosts that share no files: a member goes on from the other one's checkpoint.
+
+    The optimizer's new learning rate is the one that the exchange names.
+    """
+    far = FarCluster(lan, python=sys.executable)
+    lan.laptop.path("/root/members.toml").write_text(MEMBERS)
+    rows = [far.row(job, name) for name in ("learner1", "learner2") for job in ("learner", "actor")]
+    command = (*FRONTEND, "--experiment=/root/members.toml", "--logdir=/root/members")
+    running = lan.laptop.start(*command, far.csv(*rows), "--skip_check")
+    assert running.wait(900) == 0, running.printed()
+    folder = lan.laptop.path("/root/members")
+    rows = [json.loads(line) for line in (folder / "population.jsonl").read_text().splitlines()]
+    confirmed = [row for row in rows if row["event"] == "confirmed"]
+    assert confirmed, (rows, running.printed())
+    assert {row["host"] for row in journal(folder, "started")} == {"10.77.1.11", "10.77.1.12"}
+    for member in ("000", "001"):
+        assert (folder / "trials" / member / "metrics.jsonl").exists(), "results are copied here"
 
 
 @pytest.mark.slow

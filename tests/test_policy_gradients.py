@@ -112,6 +112,32 @@ def test_two_learners_of_half_a_batch_that_infer_learn_cartpole_and_hold_equal_v
     assert _last(rows, "value_deviation") > 1000
 
 
+@needs_horovod
+def test_two_learners_share_novelty_and_a_rate_by_divergence_which_a_resume_goes_on_with(tmp_path):
+    flags = (*CARTPOLE, "--num_learners=2", "--check_sync_every=2", "--batch_size=8")
+    flags += ("--rnd_weight=1", "--learning_rate_kl=0.02", "--num_actors=2")
+    rows = Training(tmp_path, *flags, "--total_environment_frames=10000").end()
+    assert rows[-1]["sync_checks"] > 0
+    assert rows[-1]["sync_repairs"] == 0
+    assert rows[-1]["intrinsic_reward"] > 0
+    rate, updates = _last(rows, "learning_rate"), rows[-1]["updates"]
+    assert rate != pytest.approx(0.001)
+    rows = Training(tmp_path, *flags, "--total_environment_frames=12000").end()
+    assert rows[-1]["sync_repairs"] == 0
+    after = next(row for row in rows if row["updates"] == updates + 1)
+    ratio = after["learning_rate"] / rate
+    assert min(abs(ratio - x) for x in (1 / 1.5, 1, 1.5)) < 1e-3
+
+
+def test_a_reward_that_chance_never_finds_is_found_by_novelty(tmp_path):
+    flags = ("--algorithm=ppo", "--level_name=sandbox.small_games:Stairs-v0", "--num_actors=1")
+    goal = ("--stop_at_return=0.9", "--total_environment_frames=150000")
+    rows = Training(tmp_path, *flags, *goal, "--rnd_weight=1").end()
+    assert rows[-1]["episode_return"] >= 0.9
+    frames = f"--total_environment_frames={rows[-1]['frames']:.0f}"
+    assert Training(tmp_path / "plain", *flags, frames).end()[-1]["episode_return"] == 0
+
+
 def test_rounds_that_overlap_are_said_and_their_lag_is_at_most_1(tmp_path):
     flags = (*CARTPOLE, "--inference=learner", "--rounds_overlap")
     training = Training(tmp_path, *flags, "--total_environment_frames=40000")

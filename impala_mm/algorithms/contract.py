@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from impala_mm.algorithms.feature import Feature
 from impala_mm.algorithms.interface import (
     Algorithm,
     Context,
@@ -212,7 +213,10 @@ def _calling_features(algorithm: Algorithm, name: str) -> Iterator[None]:
     features.called.clear()
     with _naming_mistakes(name):
         yield
-    left_out = [call for call in ("begin", "loss", "after") if call not in features.called]
+    needed = ["begin", "loss", "after"]
+    if any(f.online and type(f).advantages is not Feature.advantages for f in features):
+        needed += [] if "offline" in name else ["advantages"]
+    left_out = [call for call in needed if call not in features.called]
     if left_out and (kinds := [type(feature).__name__ for feature in features]):
         raise AlgorithmMistake(
             f"{name} does not call features.{left_out[0]}, without which {', '.join(kinds)} has no "

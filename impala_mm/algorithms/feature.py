@@ -5,6 +5,7 @@ calls them in its update, in this order:
 
     begun = features.begin(batch, context, reading)           may exchange
     rate = features.learning_rate(rate)                       at any time after `begin`
+    advantages, prepared = features.advantages(judged, begun.prepared)    policy gradients alone
     added, measured = features.loss(student, begun.prepared)  in the loss, compiled: no exchange
     metrics |= features.after(measured, exchange)             after the step; may exchange
 
@@ -39,6 +40,7 @@ class Host(NamedTuple):
     distribution: PolicyDistribution  # of the actions
     remembers: bool  # whether the core state holds anything
     records_policy: bool = False  # whether its first extra is the acting policy's parameters
+    num_features: int = 0  # F of `Student.torso`; 0: there is none
 
 
 class Reading(NamedTuple):
@@ -101,6 +103,17 @@ class Student(NamedTuple):
             return terms, counted
         parts = tf.split(losses.mask(counted, terms), self.copies, axis=1)
         return tf.add_n(parts) / self.copies, tf.split(counted, self.copies, axis=1)[0]
+
+
+class Judged(NamedTuple):
+    """The findings of a policy gradient about a batch, before its optimizer steps.
+
+    It has no gradients, and what it contains is 0, or finite, at steps that are not `live`.
+    """
+
+    advantages: tf.Tensor  # [T, B]: in the unit in which they weigh, before they are scaled
+    live: tf.Tensor  # bool [T, B]: steps of the agent
+    torso: tf.Tensor  # [T+1, B, F]: what the policy's head reads at each entry
 
 
 class Added(NamedTuple):
@@ -211,6 +224,14 @@ class Feature:
         The network reads the rewards without it, and so do metrics of returns.
         """
         return 0.0
+
+    def advantages(self, judged: Judged, prepared: Any) -> tuple[tf.Tensor, Any]:
+        """Return the advantages to learn from, [T, B], and what `loss` takes as prepared (graph).
+
+        `prepared` has the transitions [T, B, ...] of what `prepare` has returned. A policy gradient
+        calls it once for a batch, and with --recompute_advantages again before each pass.
+        """
+        return judged.advantages, prepared
 
     def loss(self, student: Student, prepared: Any) -> Added:
         """Return what is added to the loss of these steps (graph, compiled, without exchange)."""
@@ -371,6 +392,16 @@ class Features:
         for feature in self._features:
             rate = feature.learning_rate(rate)
         return rate
+
+    def advantages(self, judged: Judged, prepared: Any) -> tuple[tf.Tensor, Any]:
+        """Return the advantages to learn from, [T, B], and what `loss` takes."""
+        self.called.add("advantages")
+        for_loss = []
+        for feature, own in zip(self._features, prepared, strict=True):
+            advantages, kept = feature.advantages(judged, own)
+            judged = judged._replace(advantages=advantages)
+            for_loss.append(kept)
+        return judged.advantages, tuple(for_loss)
 
     def loss(self, student: Student, prepared: Any) -> tuple[tf.Tensor | float, Any]:
         """Return what all add to the loss, and what `after` takes."""

@@ -438,3 +438,27 @@ class RegulariserSettings(Config):
                 "--target_entropy=inf: no policy has that entropy; give a number of nats, or -inf "
                 "for a fixed --entropy_cost"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class NoveltySettings(Config):
+    """The flags of an algorithm that may look for what is new to it."""
+
+    # fmt: off
+    rnd_weight: float = flag(
+        0.0, group="Novelty", least=0,
+        text="Random network distillation (RND): weight of the advantages of rewards for "
+             "observations that a network of its own cannot predict yet, usually 1. 0: off.")
+    rnd_task_weight: float = flag(
+        2.0, group="Novelty", learner_only=True, least=0, only_with=with_flag("rnd_weight"),
+        text="Weight of the advantages of the environment's rewards beside those of RND.")
+    rnd_discounting: float = flag(
+        0.99, group="Novelty", learner_only=True, least=0, most=1,
+        only_with=with_flag("rnd_weight"),
+        text="Discount of RND's rewards per step. Their returns go on over the ends of episodes.")
+    rnd_share: float = flag(
+        0.25, group="Novelty", learner_only=True, least=1e-3, most=1,
+        only_with=with_flag("rnd_weight"),
+        text="Share of the steps of each minibatch, drawn at random, from which RND's predictor "
+             "learns. The more environments play, the smaller it should be.")
+    # fmt: on

@@ -3,7 +3,15 @@
 import dataclasses
 
 from impala_mm.config import environment_flags, replay_mix
-from impala_mm.config.flags import AUTO, Condition, flag, in_mode, whole_numbers, with_flag
+from impala_mm.config.flags import (
+    AUTO,
+    Condition,
+    flag,
+    in_mode,
+    whole_numbers,
+    with_flag,
+    without_flag,
+)
 
 _CLIPPED = Condition(
     "--gradients_clipping",
@@ -304,6 +312,7 @@ class TrainingSettings:
         text="Learning rate at the start of the run; learning_rate_schedule says how it changes.")
     learning_rate_schedule: str = flag(
         "linear", group="Optimizer", choices=("linear", "constant", "polynomial"),
+        only_with=without_flag("learning_rate_kl"),
         text="How the learning rate changes over total_environment_frames. linear: in a straight "
              "line from learning_rate to learning_rate_end. polynomial: the same, but the "
              "difference from learning_rate_end is multiplied by the remaining share of the frames "

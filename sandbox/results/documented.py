@@ -148,6 +148,7 @@ DOCUMENTED_RUNS = {
     "ppo-dmc-cheetah": Run(_RUN, 100, "--preset=mujoco-ppo --level_name=dmc:cheetah-run"),
     "coinrun": Run(_COINRUN, 6, "--preset=coinrun-ppo"),
     "metaworld": Run(_REACH, 3000, "--preset=metaworld-sac --num_actors=1"),
+    "sac-dmc-walker": Run(_WALK, 600, f"{_DMC_SAC} --level_name=dmc:walker-walk"),
     # Not recorded yet, so these goals are guesses.
     "football-run": Run(
         _RUN_TO_SCORE,
@@ -155,7 +156,6 @@ DOCUMENTED_RUNS = {
         "--preset=football-impala --level_name=envpool:gfootball/academy_run_to_score-v1",
     ),
     "nethack": Run(_NETHACK, 30, "--preset=nethack-impala"),
-    "sac-dmc-walker": Run(_WALK, 500, f"{_DMC_SAC} --level_name=dmc:walker-walk"),
     "sac-dmc-cheetah": Run(_RUN, 200, f"{_DMC_SAC} --level_name=dmc:cheetah-run"),
     "crafter": Run(_CRAFTER, 4, "--preset=crafter-ppo"),
     "lunarlander": Run(_LANDER, 190, "--preset=lunarlander-ppo"),

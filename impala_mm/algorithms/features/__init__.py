@@ -5,11 +5,13 @@
 
 from impala_mm.algorithms.feature import Feature, Features
 from impala_mm.algorithms.features import (
+    adaptive_rate,
     clear,
     guide,
     hindsight,
     recorded_actions,
     regularisers,
+    rnd,
     teacher,
 )
 from impala_mm.algorithms.types import Role
@@ -18,7 +20,16 @@ from impala_mm.environments.types import EnvironmentSpec
 
 # The modules, in the order in which their features are called: hindsight changes the batch that
 # the others read.
-MODULES = (hindsight, regularisers, teacher, guide, recorded_actions, clear)
+MODULES = (
+    hindsight,
+    regularisers,
+    rnd,
+    adaptive_rate,
+    teacher,
+    guide,
+    recorded_actions,
+    clear,
+)
 
 
 def make(config: Config, environment: EnvironmentSpec, role: Role) -> Features:

@@ -127,7 +127,12 @@ class ActorCritic(Algorithm):
         self._policy_head = action_policies.make_head(self._distribution, config.policy_init_scale)
         state = self.initial_state(1)
         features.attach(
-            Host(self._distribution, remembers=bool(tf.nest.flatten(state)), records_policy=True)
+            Host(
+                self._distribution,
+                remembers=bool(tf.nest.flatten(state)),
+                records_policy=True,
+                num_features=self._network.num_features,
+            )
         )
         # With PopArt, values have a unit for each level, and an output of the head.
         apart = config.value_normalization == "popart"

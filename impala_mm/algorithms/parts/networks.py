@@ -86,13 +86,19 @@ def make_actor_critic(
 
 
 def make_critics(
-    config: Config, environment: EnvironmentSpec, num_features: int, count: int = 2
+    config: Config,
+    environment: EnvironmentSpec,
+    num_features: int,
+    count: int = 2,
+    dropout: float = 0.0,
 ) -> Critics:
     """Return `count` critics of features [..., num_features] and an action of this environment.
 
-    The flags that describe a network's MLP describe theirs.
+    The flags that describe a network's MLP describe theirs. With dropout, layers are normalised.
     """
-    return Critics(environment.actions, num_features, count, _style(config))
+    style = _style(config)
+    style = style._replace(dropout=dropout, layer_norm=style.layer_norm or dropout > 0)
+    return Critics(environment.actions, num_features, count, style)
 
 
 def make_choice_critics(

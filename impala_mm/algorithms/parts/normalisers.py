@@ -289,8 +289,12 @@ def discounted_returns(
     reset of an episode: return_t = reward_t + discounting x return_{t-1}, and 0 where `first`.
     """
     factors = tf.where(first, 0.0, tf.cast(discounting, tf.float32))
-    backwards = tf.reverse(tf.where(first, 0.0, reward), [0])
-    terms = tf.concat([backwards, before[tf.newaxis]], 0)
+    return sums_so_far(tf.where(first, 0.0, reward), factors, before)
+
+
+def sums_so_far(terms: tf.Tensor, factors: tf.Tensor, before: tf.Tensor) -> tf.Tensor:
+    """Return s_t = terms_t + factors_t s_{t-1}, [T, B], from `before` [B], which precedes them."""
+    terms = tf.concat([tf.reverse(terms, [0]), before[tf.newaxis]], 0)
     factors = tf.concat([tf.reverse(factors, [0]), tf.zeros_like(before)[tf.newaxis]], 0)
     return tf.reverse(vtrace.discounted_suffix_sums(terms, factors)[:-1], [0])
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms.feature import Features, Student, mean
+from impala_mm.algorithms.feature import NO_FEATURES, Begun, Features, Judged, Student, mean
 from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup
 from impala_mm.algorithms.parts import advantages, losses, value_units
 from impala_mm.algorithms.parts.actor_critic import ActorCritic, transitions
@@ -41,6 +41,7 @@ class Goals(NamedTuple):
     advantages: tf.Tensor  # scaled
     targets: tf.Tensor  # of the values
     values: tf.Tensor  # before the first optimizer step
+    prepared: Any = ()  # nest of [T, N, ...]: what the loss of features takes
 
 
 class PolicyGradientLosses(NamedTuple):
@@ -113,20 +114,18 @@ class PolicyGradient(ActorCritic):
         config, trained = self._config, self.variables.trained
         features = self.features.of_online_updates()
         begun = features.begin(batch, context, self._reading(batch, exchange))
-        batch, bonus = begun.batch, begun.bonus
+        batch = begun.batch
         rate = self._schedule_rate(context)
         read = batch._replace(unrolls=self._normaliser.read(batch.unrolls))
-        goals, steps = self._goals(read, exchange, bonus, new=True)
+        goals, steps = self._goals(read, exchange, features, begun, new=True)
         level = self._levels(batch.unrolls)
         explained, squared_error = _fit(goals, steps.live, exchange)
         self._unit.see_error(tf.cast(squared_error, tf.float32))
         behaviour = self._recorded(batch.unrolls)[1:]
-        drawn_from = self._columns(
-            samples.of_batch(read, steps, behaviour, level, transitions(steps.live, begun.prepared))
-        )
+        drawn_from = self._columns(samples.of_batch(read, steps, behaviour, level))
 
         def renew() -> Goals:
-            renewed, _ = self._goals(read, exchange, bonus)
+            renewed, _ = self._goals(read, exchange, features, begun)
             return self._arranged(renewed._replace(values=goals.values))
 
         def step(chosen: tf.Tensor, goals: Goals) -> dict[str, tf.Tensor]:
@@ -173,16 +172,18 @@ class PolicyGradient(ActorCritic):
         self,
         batch: Batch,
         exchange: GradientReducer,
-        bonus: tf.Tensor | float = 0.0,
+        features: Features = NO_FEATURES,
+        begun: Begun | None = None,
         new: bool = False,
     ) -> tuple[Goals, losses.Transitions]:
         """Return what a batch teaches the network as it is now, and the batch's steps [T, B].
 
-        `bonus` is what features add to the rewards, [T+1, B].
-        If the batch is new, the unit of the values follows its targets.
+        `begun` is what the features have made of it. If the batch is new, the unit of the values
+        follows its targets.
         """
         entries, level = batch.unrolls, self._levels(batch.unrolls)
-        parameters, values, _ = self._unroll(entries, batch.start, level)
+        bonus, prepared = (begun.bonus, begun.prepared) if begun else (0.0, ())
+        parameters, values, torso = self._unroll(entries, batch.start, level)
         values = tf.where(batch.weight > 0, tf.stop_gradient(values), 0.0)
         steps = losses.transitions(
             values=values,
@@ -202,8 +203,11 @@ class PolicyGradient(ActorCritic):
         if new:
             self._unit.see_targets(estimates.value_targets, steps.live, exchange, level)
         in_unit = self._unit.scale_advantages(estimates.advantages, level)
-        scaled = self._scaled(in_unit, steps.live, exchange, new)
-        return Goals(scaled, estimates.value_targets, values[:-1]), steps
+        columns = tf.broadcast_to(batch.weight > 0, tf.shape(values))
+        judged = Judged(in_unit, steps.live, losses.mask(columns, tf.stop_gradient(torso)))
+        weighed, prepared = features.advantages(judged, transitions(steps.live, prepared))
+        scaled = self._scaled(weighed, steps.live, exchange, new)
+        return Goals(scaled, estimates.value_targets, values[:-1], prepared), steps
 
     def _loss(
         self, part: Samples, goals: Goals, features: Features
@@ -247,7 +251,7 @@ class PolicyGradient(ActorCritic):
         entropy = policy.entropy()
         of_policy, baseline = student.reduce(terms), student.reduce(errors)
         entropy_loss = student.reduce(-entropy)
-        added, of_features = features.loss(student, part.prepared)
+        added, of_features = features.loss(student, goals.prepared)
         total = of_policy + added
         total += value_units.cost(config.baseline_cost, unit, errors, student.reduce)
         total += self._entropy_cost.read(total.dtype) * entropy_loss

@@ -24,20 +24,15 @@ class Samples(NamedTuple):
     behaviour: tf.Tensor  # [T, N, P]: parameters of the policy that played
     behaviour_log_probs: tf.Tensor  # [T, N]: of the actions
     level: tf.Tensor  # int32 [T, N]: number of the column's level
-    prepared: Any  # [T, N, ...]: what the features have prepared
 
 
 def of_batch(
-    batch: Batch,
-    steps: losses.Transitions,
-    behaviour: tf.Tensor,
-    level: tf.Tensor,
-    prepared: Any = (),
+    batch: Batch, steps: losses.Transitions, behaviour: tf.Tensor, level: tf.Tensor
 ) -> Samples:
     """Return the B unrolls of a batch, whose entries a normaliser has read, as columns.
 
-    `behaviour` are the parameters of the policy that played, [T, B, P], `level` [B] the numbers of
-    the columns' levels, and `prepared` is what the features have prepared, [T, B, ...].
+    `behaviour` are the parameters of the policy that played, [T, B, P], and `level` [B] the numbers
+    of the columns' levels.
     """
     read, live = batch.unrolls, steps.live
     entries = read._replace(terminated=(), truncated=(), extras=(), mask=())
@@ -52,7 +47,6 @@ def of_batch(
         behaviour=losses.mask(live, behaviour),
         behaviour_log_probs=steps.behaviour_log_probs,
         level=tf.broadcast_to(level, tf.shape(live)),
-        prepared=prepared,
     )
 
 

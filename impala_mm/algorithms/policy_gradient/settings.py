@@ -11,7 +11,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from impala_mm.algorithms.feature_settings import RegulariserSettings, TeacherSettings
+from impala_mm.algorithms.feature_settings import (
+    NoveltySettings,
+    RegulariserSettings,
+    TeacherSettings,
+)
 from impala_mm.algorithms.parts.advantage_settings import AdvantageSettings
 from impala_mm.config.flags import AUTO, Condition, OldName, default, flag, with_flag, with_number
 from impala_mm.config.settings import Config, UpdateThreads
@@ -30,7 +34,9 @@ _WORTH_COMPILING = Condition(
 
 
 @dataclasses.dataclass(frozen=True)
-class PolicyGradientSettings(AdvantageSettings, RegulariserSettings, TeacherSettings):
+class PolicyGradientSettings(
+    AdvantageSettings, RegulariserSettings, NoveltySettings, TeacherSettings
+):
     """The settings of a process of an algorithm of `policy_gradient`."""
 
     rounds: ClassVar[bool] = True
@@ -95,6 +101,14 @@ class PolicyGradientSettings(AdvantageSettings, RegulariserSettings, TeacherSett
         float("inf"), group=GROUP, learner_only=True, least=0, only_with=SEVERAL_STEPS,
         text="Divergence from the policy that played, in nats (approx_kl, averaged over all "
              "learners), above which the passes over a batch end. inf: they are always completed.")
+    learning_rate_kl: float = flag(
+        0.0, group=GROUP, learner_only=True, least=0,
+        needs=SEVERAL_STEPS | with_flag("rounds_overlap"),
+        text="Divergence KL(mu || pi) from the policy that played to the one in training, in nats, "
+             "that the learning rate follows in place of learning_rate_schedule, usually 0.01. It "
+             "begins at learning_rate; where the mean over an update and all learners is above "
+             "twice this number, the next update's rate is 1.5 times smaller, where it is below "
+             "half of it 1.5 times larger, within 1e-6 and 0.01. 0: off.")
     value_clip: float = flag(
         float("inf"), group=GROUP, learner_only=True, least=0, only_with=SEVERAL_STEPS,
         text="Change of a value during the passes over a batch beyond which the value is clipped "
@@ -102,8 +116,20 @@ class PolicyGradientSettings(AdvantageSettings, RegulariserSettings, TeacherSett
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Refuse minibatches into which no batch can be divided."""
+        """Refuse minibatches into which no batch can be divided, and two masters of the rate."""
         super().__post_init__()
+        if self.learning_rate_kl:
+            given = f"--learning_rate_kl={self.learning_rate_kl:g}"
+            if self.target_kl < math.inf:
+                raise ValueError(
+                    f"{given}: --target_kl={self.target_kl:g} ends the passes that would show the "
+                    f"divergence: leave one of them out"
+                )
+            if self.teacher_rate:
+                raise ValueError(
+                    f"{given}: --teacher_rate={self.teacher_rate:g} sets the rate, too: leave one "
+                    f"of them out"
+                )
         self.count_minibatches(of_steps=self.minibatch_of != "unrolls")
 
     @property

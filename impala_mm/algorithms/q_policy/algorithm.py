@@ -50,6 +50,8 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.replay import steps as step_replay
 
+GOALS, VALUES, POLICY = range(3)  # uses of Q-networks
+
 
 class States(NamedTuple):
     """Core states of the networks."""
@@ -115,6 +117,8 @@ class QPolicy(Algorithm):
         self.network_name = networks.chosen_name(config, environment)
         if config.num_critics != 2:
             self.made_of = {"--num_critics": config.num_critics}
+        if config.critic_dropout:  # its layers are normalised
+            self.made_of = {**self.made_of, "--critic_dropout": config.critic_dropout}
         self._normaliser = normalisers.Normaliser(config, environment.observation)
         self._policy = self._make_policy(environment)
         self._critics = self._make_critics(environment)
@@ -208,21 +212,23 @@ class QPolicy(Algorithm):
         config, inputs = self._config, self._normaliser
         policy, critics = (list(n.trainable_variables) for n in (self._policy, self._critics))
         followers, slots = list[tf.Variable](), list[tf.Variable]()
-        groups = self._groups()
         if role is Role.LEARNER:
+            self._trained_by = self._groups()
             self._targets = self._make_critics(environment)
-            self._copies = [(self._targets, self._critics)]
+            followers += self._targets.trainable_variables
+            self._copied = list(critics)
             if self.copies_policy:
                 self._target_policy = self._make_policy(environment)
-                self._copies.append((self._target_policy, self._policy))
-            followers = [v for copy, _ in self._copies for v in copy.trainable_variables]
+                followers += self._target_policy.trainable_variables
+                self._copied += policy
+            self._followers = followers
             self._follow(1.0)
             self._optimizers = {
                 name: optimizers.make("adam", group.rate, 0.0, 0.0, config.epsilon)
-                for name, group in groups.items()
+                for name, group in self._trained_by.items()
             }
             for name, optimizer in self._optimizers.items():
-                optimizer.initialize(groups[name].variables)
+                optimizer.initialize(self._trained_by[name].variables)
                 slots += optimizer.variables
         learnt = [*self._carried(), *followers, *inputs.carried]
         # Actors record the state of the critics' network, too, if it has one.
@@ -335,7 +341,7 @@ class QPolicy(Algorithm):
         batch, bonus = begun.batch, begun.bonus[1:]
         prepared = tf.nest.map_structure(lambda x: x[:-1], begun.prepared)
         noise = self._draw_noise(batch, exchange.group)
-        for name, (_, rate) in self._groups().items():
+        for name, (_, rate) in self._trained_by.items():
             now = optimizers.scheduled_rate(config, context.frames, context.total, rate)
             if name == "policy":
                 now = self.features.learning_rate(now)
@@ -398,7 +404,8 @@ class QPolicy(Algorithm):
         before, played = part.before, part.played
 
         def loss() -> tuple[tf.Tensor, ...]:
-            at = self._at(self._critics, self._critics.unroll(before, part.states.critics))
+            features = self._critics.unroll(before, part.states.critics)
+            at = self._at(self._critics, features, VALUES)
             values = at.values(played)
             errors = goals - values
             loss = part.mean(0.5 * tf.reduce_sum(tf.square(errors), 0))
@@ -438,7 +445,7 @@ class QPolicy(Algorithm):
 
     def _apply(self, name: str, loss: Any, exchange: GradientReducer) -> Any:
         """Make a step of this optimizer, and return what `loss` computed, first the loss."""
-        variables = self._groups()[name].variables
+        variables = self._trained_by[name].variables
         computed, gradients = exchange.differentiate(loss, variables)
         exchange.apply(self._optimizers[name], gradients, variables, name)
         return computed
@@ -451,12 +458,16 @@ class QPolicy(Algorithm):
 
     def _follow(self, share: float | tf.Tensor) -> None:
         """Move the slow copies by this share of the way to what they copy."""
-        for copy, original in self._copies:
-            targets.follow(copy.trainable_variables, original.trainable_variables, share)
+        targets.follow(self._followers, self._copied, share)
 
-    def _at(self, critics: CriticNetwork, features: tf.Tensor, goals: bool = False) -> AtFeatures:
-        """Return Q-networks at features [T, B, F]; for goals, those of a draw."""
-        return AtFeatures(critics, features, self._least_of_some if goals else self._combine)
+    def _at(self, critics: CriticNetwork, features: tf.Tensor, use: int) -> AtFeatures:
+        """Return Q-networks at features [T, B, F] for a use: one of GOALS, VALUES and POLICY."""
+        seed: tuple[tf.Tensor, ...] = ()
+        if self._config.critic_dropout:
+            drawn = self._seed(update_seeds.DROPOUT + use)
+            seed = (tf.random.fold_in(drawn, self._setup.rank),)
+        combine = self._least_of_some if use == GOALS else self._combine
+        return AtFeatures(critics, features, combine, seed)
 
     def _combine(self, values: tf.Tensor) -> tf.Tensor:
         """Return how good actions are to the policy [...], from their values [Q-networks, ...]."""

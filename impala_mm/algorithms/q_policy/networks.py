@@ -83,7 +83,8 @@ class CriticNetwork(snt.Module):
         self._critics: Any = self._make_critics(config, environment, features)
 
     def _make_critics(self, config: Any, environment: EnvironmentSpec, features: int) -> Any:
-        return networks.make_critics(config, environment, features, config.num_critics)
+        sizes = (features, config.num_critics, config.critic_dropout)
+        return networks.make_critics(config, environment, *sizes)
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
         """Return the state at the start of an episode; () if observations are read as they are."""
@@ -100,9 +101,12 @@ class CriticNetwork(snt.Module):
         e = entries
         return self._body.unroll(e.observation, e.reward, e.action, e.first, state)[0]
 
-    def values(self, features: tf.Tensor, actions: Any) -> tf.Tensor:
-        """Return all values [Q-networks, ...] of actions at features [..., F]."""
-        return self._critics(features, actions)
+    def values(self, features: tf.Tensor, actions: Any, *seed: tf.Tensor) -> tf.Tensor:
+        """Return all values [Q-networks, ...] of actions at features [..., F].
+
+        A seed draws the units that are left out, if --critic_dropout asks for that.
+        """
+        return self._critics(features, actions, *seed)
 
     def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
         """Return (features [B, F], state) after entries [B, ...]."""
@@ -144,10 +148,11 @@ class AtFeatures(NamedTuple):
     features: tf.Tensor  # [..., F]
     # From the values of all Q-networks [Q-networks, ...] to the one [...] that counts.
     combine: Callable[[tf.Tensor], tf.Tensor]
+    seed: tuple[tf.Tensor, ...] = ()  # one, if units are left out
 
     def values(self, actions: Any) -> tf.Tensor:
         """Return the values [Q-networks, ...] of actions, nest of [..., ...]."""
-        return self.critics.values(self.features, actions)
+        return self.critics.values(self.features, actions, *self.seed)
 
     def value(self, actions: Any) -> tf.Tensor:
         """Return the values [...] of actions that count."""

@@ -12,7 +12,7 @@ import tensorflow as tf
 from impala_mm.algorithms.parts import lagrange
 from impala_mm.algorithms.parts.distributions import Distribution
 from impala_mm.algorithms.q_policy import actions as sac_actions
-from impala_mm.algorithms.q_policy.algorithm import Group, Part, QPolicy
+from impala_mm.algorithms.q_policy.algorithm import GOALS, POLICY, Group, Part, QPolicy
 from impala_mm.algorithms.q_policy.networks import ChoiceCriticNetwork, CriticNetwork
 from impala_mm.algorithms.q_policy.settings import SACSettings
 from impala_mm.distributed.gradients import GradientReducer
@@ -57,7 +57,7 @@ class SAC(QPolicy):
     def _goals(self, part: Part) -> tf.Tensor:
         """Return the goals: rewards, and the soft values of what follows."""
         policy, features = self._after(part, self._policy)
-        at = self._at(self._targets, features, goals=True)
+        at = self._at(self._targets, features, GOALS)
         values, entropy = self._kind.expect(policy, at, self._noise(part, 0))
         values += tf.cast(tf.exp(self._log_temperature), values.dtype) * entropy
         return self._bootstrapped(part, values)
@@ -65,7 +65,8 @@ class SAC(QPolicy):
     def _policy_loss(self, part: Part) -> tuple[tf.Tensor, dict[str, tf.Tensor], Distribution]:
         """Return the loss: what the policy misses of the soft value."""
         policy = self._policy.unroll(part.before, part.states.policy)
-        at = self._at(self._critics, self._critics.unroll(part.before, part.states.critics))
+        features = self._critics.unroll(part.before, part.states.critics)
+        at = self._at(self._critics, features, POLICY)
         value, entropy = self._kind.expect(policy, at, self._noise(part, 1))
         weight = tf.cast(tf.exp(self._log_temperature), value.dtype)
         return part.mean(-weight * entropy - value), {"entropy": part.mean(entropy)}, policy

@@ -83,6 +83,10 @@ class QPolicySettings(HindsightSettings, TeacherSettings):
         "least", group=_GROUP, choices=("least", "mean", "first"),
         text="Value of an action that the policy learns from: the least one of all Q-networks, "
              "their mean, or that of the first one.")
+    critic_dropout: float = flag(
+        0.0, group=_GROUP, least=0, most=0.9,
+        text="Share of the Q-networks' units that are left out in training, others each time. "
+             "Above 0, their layers are also normalised (DroQ).")
     policy_delay: int = flag(
         1, group=_GROUP, learner_only=True, least=1,
         text="Optimizer steps of the Q-networks for each one of the policy.")

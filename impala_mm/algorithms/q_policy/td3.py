@@ -12,7 +12,7 @@ from impala_mm.algorithms.parts import action_policies
 from impala_mm.algorithms.parts.action_policies import PolicyDistribution
 from impala_mm.algorithms.parts.distributions import Distribution
 from impala_mm.algorithms.q_policy import actions
-from impala_mm.algorithms.q_policy.algorithm import Part, QPolicy
+from impala_mm.algorithms.q_policy.algorithm import GOALS, POLICY, Part, QPolicy
 from impala_mm.algorithms.q_policy.settings import TD3Settings
 from impala_mm.environments.types import EnvironmentSpec
 
@@ -49,13 +49,14 @@ class TD3(QPolicy):
             policy.mode(),
             actions.split(self._actions, self._boxes, noise),
         )
-        at = self._at(self._targets, features, goals=True)
+        at = self._at(self._targets, features, GOALS)
         return self._bootstrapped(part, at.value(blurred))
 
     def _policy_loss(self, part: Part) -> tuple[tf.Tensor, dict[str, tf.Tensor], Distribution]:
         """Return the loss: the negative value of the policy's action."""
         policy = self._policy.unroll(part.before, part.states.policy)
-        at = self._at(self._critics, self._critics.unroll(part.before, part.states.critics))
+        features = self._critics.unroll(part.before, part.states.critics)
+        at = self._at(self._critics, features, POLICY)
         action = policy.mode()
         value = at.value(action)
         if not self._config.cloning:

@@ -96,6 +96,7 @@ def test_the_values_of_a_preset_are_those_of_the_run_and_have_an_effect(preset, 
     # Agents have their own names, presets of students that of the method.
     is_student = getattr(config, "teacher", "") or config.mode == "train_from"
     algorithm = {"rainbow": "dqn", "drq": "dqn", "r2d2-published": "r2d2", "atari-sticky": "impala"}
+    algorithm |= {"redq": "sac", "droq": "sac"}
     assert is_student or algorithm.get(preset, preset.rpartition("-")[2]) == config.algorithm
     flag_values.check_effects(config)
     assert "without effect" not in capsys.readouterr().err

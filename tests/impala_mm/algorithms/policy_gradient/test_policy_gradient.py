@@ -400,6 +400,7 @@ COSTS = {"multiplier_speed": 0.1, "target_entropy": 0.6, "target_kl_pi_mu": 0.02
         (2, 1e-9, EXACT | NORMALISED | {"value_normalization": "popart", "updates": 2}),
         (2, 1e-9, EXACT | {"minibatch_of": "unrolls", "value_clip": 0.1, "huber_delta": 0.5}),
         (2, 1e-9, EXACT | COSTS | {"algorithm": "awr"}),
+        (2, 1e-9, EXACT | {"learning_rate_kl": 1e-4, "updates": 3}),
         (2, 1e-9, EXACT | COSTS | {"algorithm": "vmpo", "recompute_advantages": False}),
     ],
 )

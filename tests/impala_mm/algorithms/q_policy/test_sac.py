@@ -448,3 +448,59 @@ def test_recorded_games_are_learnt_from_by_an_ordinary_update_that_counts_them_a
         assert algorithm._normaliser.carried[0] == B - 1, "one column is padding"
         weights.append(arrays(algorithm.variables.trained))
     in_threads.assert_close(*weights, 0, 0)
+
+
+def test_goals_of_redq_are_the_least_of_a_draw_of_the_q_networks(double):
+    """Each optimizer step draws two of four; over many steps all pairs are drawn."""
+    algorithm, _ = _made(
+        num_critics=4,
+        temperature=1e-6,
+        fixed_temperature=True,
+        discounting=0.9,
+        policy_value="mean",
+    )
+    _fill(algorithm)
+    batch = tensors(_batch(algorithm))
+    e, live = batch.unrolls, _live(batch)
+    part = q_policy.Part(
+        e, q_policy.States((), ()), live[None], batch.weight,
+        algorithm._draw_noise(batch, SingleLearner()),
+    )  # fmt: skip
+    policy, features = algorithm._after(part, algorithm._policy)
+    values = algorithm._targets.values(features, policy.sample(part.noise[0]))[:, 0].numpy()
+    drawn = set()
+    for step in range(60):
+        algorithm._optimizers["critics"].step.assign(step)
+        goals = algorithm._goals(part).numpy()[0]
+        following = (goals - e.reward[1].numpy()) / 0.9
+        played_on = (live & ~e.terminated[1]).numpy()
+        pairs = [
+            (i, j)
+            for i in range(4)
+            for j in range(i)
+            if np.allclose(values[[i, j]].min(0)[played_on], following[played_on], atol=1e-4)
+        ]
+        assert pairs
+        drawn.update(pairs)
+    assert len(drawn) == 6
+    assert algorithm._combine(tf.constant([[1.0], [2.0], [3.0], [6.0]])).numpy() == [3.0]
+
+
+def test_droq_leaves_units_out_in_training_and_none_where_actions_are_judged():
+    algorithm, exchange = _made(critic_dropout=0.5, updates_per_step=1.0, policy_delay=2)
+    entry, state = _zeros(algorithm, 3, 1.0), algorithm.initial_state(3)
+    first, again = (algorithm.judge(entry, state).value.numpy() for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    features = tf.ones([1, 64, 3])
+    action = tf.zeros([1, 64, 1])
+    uses = (q_policy.GOALS, q_policy.VALUES, q_policy.POLICY)
+    found = [algorithm._at(algorithm._critics, features, u).values(action).numpy() for u in uses]
+    for values in found:
+        assert all(len(np.unique(of_critic)) > 3 for of_critic in values)
+    assert not np.array_equal(found[0], found[1])
+    repeated = algorithm._at(algorithm._critics, features, q_policy.POLICY).values(action).numpy()
+    np.testing.assert_array_equal(found[2], repeated)
+    metrics, _ = algorithm.update(tensors(_batch(algorithm)), PROGRESS, exchange)
+    assert np.isfinite(list(map(float, metrics.values()))).all()
+    after = algorithm._at(algorithm._critics, features, q_policy.POLICY).values(action).numpy()
+    assert not np.array_equal(after == after.max(), found[2] == found[2].max())

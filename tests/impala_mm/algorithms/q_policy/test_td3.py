@@ -34,8 +34,7 @@ def double(monkeypatch):
 
 
 def _fill(algorithm):
-    copies = [copy.trainable_variables for copy, _ in algorithm._copies]
-    in_process.fill(algorithm.variables.trained, *copies)
+    in_process.fill(algorithm.variables.trained, algorithm._followers)
 
 
 def _batch(algorithm):
@@ -123,8 +122,7 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch):
         batch = tensors(_batch(algorithm)._replace(weight=np.ones(B, np.float32)), mine)
         for _ in range(2):
             algorithm.update(batch, PROGRESS, exchange)
-        copies = [v for copy, _ in algorithm._copies for v in copy.trainable_variables]
-        return arrays(algorithm.variables.trained, copies)
+        return arrays(algorithm.variables.trained, algorithm._followers)
 
     several = in_threads.together(2, learn)
     joined = in_threads.joined(minibatches.shuffled_parts, 2)
