@@ -115,6 +115,13 @@ def test_sac_swings_the_pendulum_up_within_10_000_steps(tmp_path):
     assert _tested(tmp_path) > -200
 
 
+def test_mpo_swings_the_pendulum_up_within_16_000_steps(tmp_path):
+    mlp = "--mlp_sizes=64,64"
+    flags = ("--algorithm=mpo", "--level_name=Pendulum-v1", "--preset=pendulum-mpo", mlp)
+    _train(tmp_path, *flags, "--total_environment_frames=16000")
+    assert _tested(tmp_path) > -250
+
+
 def test_r2d2_remembers_the_sign_of_the_t_maze(tmp_path):
     flags = ("--preset=tmaze-r2d2", "--level_name=tmaze", "--unroll_length=24", "--burn_in=8")
     _train(tmp_path, "--algorithm=r2d2", *flags)

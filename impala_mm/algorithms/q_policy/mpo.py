@@ -19,7 +19,7 @@ from impala_mm.algorithms.parts import distributions, normals
 from impala_mm.algorithms.parts.distributions import Distribution
 from impala_mm.algorithms.parts.normals import Normal
 from impala_mm.algorithms.q_policy import actions
-from impala_mm.algorithms.q_policy.algorithm import Group, Part, QPolicy
+from impala_mm.algorithms.q_policy.algorithm import GOALS, POLICY, Group, Part, QPolicy
 from impala_mm.algorithms.q_policy.settings import MPOSettings
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
@@ -68,12 +68,13 @@ class MPO(QPolicy):
         """Return the goals: rewards, and the mean value of the slow copy's actions."""
         policy, features = self._after(part, self._target_policy)
         numbers = _normal(policy).sample(part.noise[: self._config.action_samples])
-        return self._bootstrapped(part, tf.reduce_mean(self._values(features, numbers, True), 0))
+        values = self._values(features, numbers, GOALS)
+        return self._bootstrapped(part, tf.reduce_mean(values, 0))
 
-    def _values(self, features: tf.Tensor, numbers: tf.Tensor, goals: bool = False) -> tf.Tensor:
+    def _values(self, features: tf.Tensor, numbers: tf.Tensor, use: int) -> tf.Tensor:
         """Return the slow copies' values [K, T, B] of actions [K, T, B, D]."""
         features = tf.tile(features[None], [self._config.action_samples, 1, 1, 1])
-        at = self._at(self._targets, features, goals)
+        at = self._at(self._targets, features, use)
         return at.value(actions.split(self._actions, self._boxes, numbers))
 
     def _policy_loss(self, part: Part) -> tuple[tf.Tensor, dict[str, tf.Tensor], Distribution]:
@@ -83,7 +84,7 @@ class MPO(QPolicy):
         new = _normal(policy)
         numbers = old.sample(part.noise[self._config.action_samples :])  # [K, T, B, D]
         features = self._targets.unroll(part.before, part.states.critics)
-        objectives = [tf.cast(self._values(features, numbers), numbers.dtype)]
+        objectives = [tf.cast(self._values(features, numbers, POLICY), numbers.dtype)]
         if self._config.target_bounds_kl:
             objectives.append(-tf.norm(tf.nn.relu(tf.abs(numbers) - 1.0), axis=-1))
         duals = tf.cast(tf.nn.softplus(self._duals), numbers.dtype)

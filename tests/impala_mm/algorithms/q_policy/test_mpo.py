@@ -37,12 +37,8 @@ def double(monkeypatch):
     monkeypatch.setattr(q_policy, "CriticNetwork", DoubleCritic)
 
 
-def _copies(algorithm):
-    return [copy.trainable_variables for copy, _ in algorithm._copies]
-
-
 def _fill(algorithm):
-    in_process.fill(algorithm.variables.trained, *_copies(algorithm))
+    in_process.fill(algorithm.variables.trained, algorithm._followers)
 
 
 def _batch(algorithm):
@@ -144,15 +140,13 @@ def test_goals_losses_and_dual_gradients_are_the_published_ones(of_bounds):
 def test_copies_are_made_every_few_steps_of_the_policy():
     algorithm, exchange = _made(target_period=4, learning_rate=0.01)
     _fill(algorithm)
-    before = arrays(*_copies(algorithm))
+    before = arrays(algorithm._followers)
     for made in (False, True):
         metrics, _ = algorithm.update(tensors(_batch(algorithm)), PROGRESS, exchange)
         assert int(metrics["optimizer_steps"]) == 2
         assert np.isfinite(list(map(float, metrics.values()))).all()
-        originals = [original.trainable_variables for _, original in algorithm._copies]
-        for copy, old, new in zip(
-            arrays(*_copies(algorithm)), before, arrays(*originals), strict=True
-        ):
+        now, originals = arrays(algorithm._followers), arrays(algorithm._copied)
+        for copy, old, new in zip(now, before, originals, strict=True):
             np.testing.assert_array_equal(copy, new if made else old)
             assert np.abs(new - old).max() > 0
 
@@ -170,7 +164,7 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch):
             algorithm.update(batch, PROGRESS, exchange)
         end = arrays(algorithm.variables.trained, [algorithm._duals])
         assert min(np.abs(a - b).max() for a, b in zip(start, end, strict=True)) > 1e-4
-        return [*end, *arrays(*_copies(algorithm))]
+        return [*end, *arrays(algorithm._followers)]
 
     several = in_threads.together(2, learn)
     joined = in_threads.joined(minibatches.shuffled_parts, 2)
