@@ -12,6 +12,7 @@ from nets.registry import NETWORKS, register
 if TYPE_CHECKING:
     from nets.agents import auto, make
     from nets.gru import GRU
+    from nets.gtrxl import GTrXL
     from nets.lstm import LSTM
     from nets.network import (
         Actions,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "agents": ["auto", "make"],
     "gru": ["GRU"],
+    "gtrxl": ["GTrXL"],
     "lstm": ["LSTM"],
     "network": "Actions Core Network Separate SeparateFeatures State Torso Unsuitable".split(),
     "torsos": ["ACTIVATIONS", "MLP", "Style"],
@@ -42,6 +44,7 @@ __all__ = [
     "NETWORKS",
     "Actions",
     "Core",
+    "GTrXL",
     "Network",
     "Separate",
     "SeparateFeatures",

@@ -9,6 +9,7 @@ import sonnet as snt
 import tensorflow as tf
 
 from nets.gru import GRU
+from nets.gtrxl import GTrXL
 from nets.lstm import LSTM
 from nets.network import Actions, Choice, Core, Network, Torso, Unsuitable
 from nets.registry import NETWORKS
@@ -86,7 +87,9 @@ def _refuse_without_effect(
         if chosen == default:
             continue
         if field == "lstm_size":
-            part, there = "LSTM or GRU", isinstance(core, LSTM | GRU)
+            part, there = "LSTM, GRU or GTrXL", isinstance(core, LSTM | GRU | GTrXL)
+        elif field.startswith("gtrxl_"):
+            part, there = "GTrXL", isinstance(core, GTrXL)
         elif field in {"conv_factor", "conv_units"}:
             part, there = "convolutions", any(isinstance(m, snt.Conv2D) for m in modules)
         else:
@@ -138,3 +141,16 @@ simple_lstm, simple_gru = (_with_core(simple, core, 512) for core in (LSTM, GRU)
 shallow_lstm, shallow_gru = (_with_core(shallow, core) for core in (LSTM, GRU))
 small_lstm, small_gru = (_with_core(small, core) for core in (LSTM, GRU))
 resnet_lstm, resnet_gru = (_with_core(resnet, core) for core in (LSTM, GRU))
+
+
+def _with_gtrxl(network: Callable[[Style], Parts], width: int = 128) -> Callable[[Style], Parts]:
+    """Return a network's function with a GTrXL of this width, if the style has no other size."""
+    return lambda style: (
+        network(style)[0],
+        GTrXL(style.lstm_size or width, style.gtrxl_layers, style.gtrxl_heads, style.gtrxl_memory),
+    )
+
+
+mlp_gtrxl, simple_gtrxl = _with_gtrxl(mlp, 64), _with_gtrxl(simple)
+shallow_gtrxl, small_gtrxl = _with_gtrxl(shallow), _with_gtrxl(small)
+resnet_gtrxl = _with_gtrxl(resnet)

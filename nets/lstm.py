@@ -86,7 +86,7 @@ def _remember_at_first(shape: list[int], dtype: tf.DType) -> tf.Tensor:
 def restart(first: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
     """Return a part of the state with zeros where `first` is true."""
     # Not a product with 0, which would keep a NaN or infinity in the next episode's state.
-    return tf.where(first, 0.0, part)
+    return tf.where(first, tf.zeros([], part.dtype), part)
 
 
 @tf.custom_gradient

@@ -28,13 +28,16 @@ class Style(NamedTuple):
     # Scale of an MLP's initial weights, which are then orthogonal. 0: random numbers of the
     # deviation 1 / sqrt(inputs), truncated at two deviations.
     mlp_init_scale: float = 0.0
-    lstm_size: int = 0  # units of an LSTM or GRU; 0: the network's own number
+    lstm_size: int = 0  # units of an LSTM, GRU or GTrXL; 0: the network's own number
     # Initial noise of fully connected layers (see `noisy`); 0: they are not noisy.
     noise_scale: float = 0.0
     conv_factor: float = 1.0  # of the channels of each convolution
     dropout: float = 0.0  # share of an MLP's units that are left out, where a seed is given
     # Units of the layer after convolutions; 0: there is none; negative: the network's own number.
     conv_units: int = -1
+    gtrxl_layers: int = 2
+    gtrxl_heads: int = 4
+    gtrxl_memory: int = 32  # entries to which each one attends, besides itself
 
     def channels(self, own: int) -> int:
         """Return the channels of a convolution that by itself has `own` ones."""

@@ -39,10 +39,11 @@ def test_pong_gets_going_in_as_many_frames_as_recorded():
     assert int(frames.replace(",", "")) <= int(most.replace(",", ""))
 
 
-def test_a_memory_task_needs_the_lstm(tmp_path):
+@pytest.mark.parametrize("agent_name", ["MLPLSTMAgent", "MLPGTrXLAgent"])
+def test_a_memory_task_needs_a_memory(agent_name, tmp_path):
     flags = ["--level_name=memory", "--total_environment_frames=600000"]
-    solved = ["--agent_name=MLPLSTMAgent", "--stop_at_return=0.96"]
-    rows = _train(tmp_path / "lstm", *flags, *solved)
+    solved = [f"--agent_name={agent_name}", "--stop_at_return=0.96"]
+    rows = _train(tmp_path / "core", *flags, *solved)
     assert rows[-1]["episode_return"] > 0.95
     used = f"--total_environment_frames={max(rows[-1]['frames'], 100_000):.0f}"
     rows = _train(tmp_path / "mlp", *flags[:-1], "--agent_name=MLPAgent", used)

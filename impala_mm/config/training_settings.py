@@ -276,8 +276,18 @@ class TrainingSettings:
         text="Normalise the outputs of each layer of the network's MLP before the activation.")
     lstm_size: int = flag(
         0, group="Network", least=0, kept_by="weights",
-        text="Units of the network's LSTM or GRU. 0: the network's own number (MLPs: 64, "
-             "SimpleConvNet: 512, others: 256).")
+        text="Units of the network's LSTM or GRU, or of each layer of its GTrXL. 0: the network's "
+             "own number (MLPs: 64, SimpleConvNet: 512, others: 256; GTrXL of images: 128).")
+    gtrxl_layers: int = flag(
+        2, group="Network", least=1, kept_by="weights",
+        text="Layers of the network's GTrXL, a transformer that remembers the episode.")
+    gtrxl_heads: int = flag(
+        4, group="Network", least=1, kept_by="weights",
+        text="Heads of attention in each layer of the network's GTrXL; they divide its units.")
+    gtrxl_memory: int = flag(
+        32, group="Network", least=1, kept_by="weights",
+        text="Entries before an entry that the network's GTrXL attends to. Each unroll carries "
+             "4 x gtrxl_memory x (gtrxl_layers x units + 1) bytes of them.")
     conv_factor: float = flag(
         1.0, group="Network", least=0.01, most=100, kept_by="weights",
         text="Factor of the channels of each of the network's convolutions: 2 or 4 for the wide "

@@ -75,8 +75,8 @@ def bitcast(x: Array, dtype: Any, shape: Sequence[int]) -> Array:
 
 
 def matmul(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Array:
-    """Return a product of matrices, of which some are transposed before."""
-    return np.matmul(x.T if transpose_x else x, y.T if transpose_y else y)
+    """Return products of matrices, of which some are transposed before."""
+    return np.matmul(x.mT if transpose_x else x, y.mT if transpose_y else y)
 
 
 def arg_max(x: Array, axis: int, dtype: Any) -> Array:

@@ -333,7 +333,8 @@ def _gather(operation: tf.Operation) -> Call:
 
 
 def _mat_mul(operation: tf.Operation) -> Call:
-    of_x, of_y = (operation.get_attr(f"transpose_{name}") for name in "ab")
+    names = ("adj_x", "adj_y") if "Batch" in operation.type else ("transpose_a", "transpose_b")
+    of_x, of_y = (operation.get_attr(name) for name in names)
     if not (of_x or of_y):
         return Call(np.matmul)
     return _call(ops.matmul, transpose_x=of_x, transpose_y=of_y)
@@ -423,6 +424,7 @@ _MAKERS: dict[str, Callable[[tf.Operation], Call]] = {
     "Any": _reduction(np.any),
     "ArgMax": _arg_max,
     "AvgPool": _pool(ops.avg_pool2d),
+    "BatchMatMulV2": _mat_mul,
     "Bitcast": _bitcast,
     "BroadcastTo": _broadcast,
     "Cast": _cast,

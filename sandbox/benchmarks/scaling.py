@@ -2,6 +2,7 @@
 
     python sandbox/benchmarks/scaling.py simulated [--learners=1,2,4,8] [--ms=10,30,100]
     python sandbox/benchmarks/scaling.py real [--learners=1,2,4] [--frames=400000]
+    python sandbox/benchmarks/scaling.py sitting      all that many_learners.py needs: 10 minutes
     python sandbox/benchmarks/scaling.py draw         the figure and tables of multi_learner.md
 
 simulated: a device whose update takes the given milliseconds, plus or minus a tenth, with real
@@ -14,6 +15,9 @@ Learners wait for the slowest of them, so even a free exchange would reach no mo
 real: CartPole with the same total batch, split among the learners. They share this machine's cores,
 so no speedup is possible: the loss is the overhead of several learners.
 
+sitting: simulated learners, 1 to 8, at 30 and 100 ms; an all-reduce alone, by bytes and ranks; two
+learners with few actors that take a given time to act; the bytes and CPU seconds of Pong's wire.
+
 With --record the figures replace the earlier ones in sandbox/benchmarks/scaling.json.
 """
 
@@ -25,19 +29,35 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from impala_mm.runtime import lifecycle
 
 lifecycle.import_tensorflow()
 
+import components  # noqa: E402
 import simulated_algorithm  # noqa: E402
+import tensorflow as tf  # noqa: E402
 from real_run import ROOT, read_rows  # noqa: E402
+
+from impala_mm.config.settings import Config  # noqa: E402
+from impala_mm.distributed import group  # noqa: E402
+from launcher.supervise import mpirun  # noqa: E402
 
 RECORD = Path(__file__).with_suffix(".json")
 PAGE = ROOT / "sandbox" / "multi_learner.md"
 _TABLES = ("<!-- tables: written by scaling.py -->", "<!-- end of tables -->")
 ALLREDUCE_MODES = ("each", "grouped")
+_SIMULATED = (
+    *("--algorithm=sandbox.benchmarks.simulated_algorithm", "--level_name=catch"),
+    *("--num_envs=1", "--batch_size=1", "--unroll_length=5"),
+    *("--learner_assignment=fixed", "--check_sync_every=0"),
+)
+_MESSAGE_BYTES = (4, 400_000, 1_700_000, 6_800_000, 27_200_000)  # of an all-reduce
+_ACTING_MS = 20.0  # of an actor, for each step
+_RANKS_OPTION = "--as_rank"  # of this program, as mpirun starts it
 
 
 def run_learners(learners: int, *flags: str, **env: str) -> list[dict]:
@@ -79,20 +99,22 @@ def straggler_bound(milliseconds: float, learners: int, first: int, last: int) -
     return statistics.mean(map(statistics.mean, times)) / statistics.mean(map(max, times))
 
 
-def measure_simulated(learners: list[int], milliseconds: list[int], seconds: float) -> list[dict]:
+def measure_simulated(
+    learners: list[int],
+    milliseconds: list[int],
+    seconds: float,
+    modes: Sequence[str] = ALLREDUCE_MODES,
+) -> list[dict]:
     """Print and return a row for each update time, number of learners and mode."""
     print("  ms  learners  allreduce  updates/s  efficiency  bound  efficiency/bound")
     found = []
     for ms in milliseconds:
         single_learner_rate = 0.0
         for count in learners:
-            for mode in ALLREDUCE_MODES if count > 1 else ALLREDUCE_MODES[:1]:
+            for mode in modes if count > 1 else modes[:1]:
                 rows = run_learners(
-                    count,
-                    *("--algorithm=sandbox.benchmarks.simulated_algorithm", "--level_name=catch"),
-                    *("--num_envs=1", "--batch_size=1", "--unroll_length=5"),
-                    *(f"--num_actors={count}", "--learner_assignment=fixed"),
-                    *(f"--allreduce={mode}", f"--max_seconds={seconds}", "--check_sync_every=0"),
+                    *(count, *_SIMULATED, f"--num_actors={count}"),
+                    *(f"--allreduce={mode}", f"--max_seconds={seconds}"),
                     SIMULATED_MS=str(ms),
                 )
                 per_second, first, last = second_half_rate(rows, "updates")
@@ -108,6 +130,64 @@ def measure_simulated(learners: list[int], milliseconds: list[int], seconds: flo
                     flush=True,
                 )
     return found
+
+
+def measure_actors(learners: int, counts: list[int], ms: int, seconds: float) -> list[dict]:
+    """Return the updates per second with few actors, each of which takes a given time to act."""
+    found = []
+    for count in counts:
+        rows = run_learners(
+            *(learners, *_SIMULATED, f"--num_actors={count}", f"--max_seconds={seconds}"),
+            SIMULATED_MS=str(ms),
+            SIMULATED_ACTING_MS=str(_ACTING_MS),
+        )
+        row = {"learners": learners, "actors": count, "ms": ms, "acting_ms": _ACTING_MS}
+        found.append(row | {"updates_per_second": second_half_rate(rows, "updates")[0]})
+        print(found[-1], flush=True)
+    return found
+
+
+def measure_allreduce(learners: list[int]) -> list[dict]:
+    """Return the median seconds of an all-reduce between processes here, by bytes and ranks."""
+    found = []
+    for count in learners:
+        command = [sys.executable, __file__, "sitting", _RANKS_OPTION]
+        command = mpirun.local_command(mpirun.find(sys.executable), count, command)
+        env = os.environ | mpirun.environment(os.geteuid() == 0)
+        ran = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+        found += json.loads(ran.stdout.splitlines()[-1])
+        print(*found[-len(_MESSAGE_BYTES) :], sep="\n", flush=True)
+    return found
+
+
+def time_allreduce() -> None:
+    """Print how long an all-reduce takes, as one of the ranks that mpirun started."""
+    learners, found = group.join_group(Config.of_algorithm("impala")()), []
+    for nbytes in _MESSAGE_BYTES:
+        average = tf.function(lambda x, name=f"x{nbytes}": learners.mean([x], name)[0])
+        seconds, tensor = [], tf.zeros([nbytes // 4])
+        for _ in range(25):
+            begin = time.monotonic()
+            average(tensor).numpy()
+            seconds.append(time.monotonic() - begin)
+        median = statistics.median(seconds[5:])
+        found.append({"learners": learners.size, "bytes": nbytes, "seconds": median})
+    if learners.rank == 0:
+        print(json.dumps(found), flush=True)
+    learners.leave()
+
+
+def measure_sitting(seconds: float) -> dict[str, Any]:
+    """Measure what `many_learners.py` needs."""
+    pong = Config.of_algorithm("impala").suited_to("PongNoFrameskip-v4")
+    return {
+        "allreduce": measure_allreduce([2, 4, 8]),
+        "simulated": measure_simulated([1, 2, 4, 8], [100, 30], seconds, ["each"]),
+        "actors": measure_actors(2, [2, 4, 8], 30, seconds),
+        "wire": components.measure_wire(pong(level_name="PongNoFrameskip-v4"))._asdict(),
+        "date": time.strftime("%Y-%m-%d"),
+        "host": components.describe_host(),
+    }
 
 
 def measure_real(learners: list[int], frames: int, rounds: int) -> list[dict]:
@@ -183,7 +263,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("simulated", "real", "draw"))
+    parser.add_argument("what", choices=("simulated", "real", "sitting", "draw"))
     numbers = lambda text: [int(part) for part in text.split(",")]  # noqa: E731
     parser.add_argument("--learners", type=numbers, default=[1, 2, 4], help="numbers (1,2,4)")
     parser.add_argument(
@@ -199,7 +279,11 @@ def main() -> None:
         "--rounds", type=int, default=3, help="repetitions of the real runs, interleaved (3)"
     )
     parser.add_argument("--record", action="store_true", help=f"write the figures to {RECORD.name}")
+    parser.add_argument(_RANKS_OPTION, action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.as_rank:
+        time_allreduce()
+        return
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if args.what == "draw":
         if not {"simulated", "real"} <= record.keys():
@@ -215,6 +299,8 @@ def main() -> None:
         key = lambda row: (-row["ms"], row["learners"], row["allreduce"])  # noqa: E731
         rows = {key(row): row for row in [*record.get("simulated", []), *found]}
         record["simulated"] = [rows[at] for at in sorted(rows)]
+    elif args.what == "sitting":
+        record["sitting"] = measure_sitting(args.seconds)
     else:
         record["real"] = measure_real(args.learners, args.frames, args.rounds)
     print(f"{time.monotonic() - began:.0f} s, {len(os.sched_getaffinity(0))} cores")

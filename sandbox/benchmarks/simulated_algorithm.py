@@ -7,8 +7,8 @@ before the heads, which has nearly all weights, is ready; the gradients of the c
 follow one by one until the time is over.
 
 The time of update u on rank r comes from a random generator with the seed (r, u), so that the
-straggler bound can be computed from the same times. An environment variable sets the mean time,
-because only `scaling.py` uses this algorithm.
+straggler bound can be computed from the same times. Environment variables set the mean time and the
+milliseconds in which an actor acts, because only `scaling.py` uses this algorithm.
 """
 
 import os
@@ -48,6 +48,7 @@ class SimulatedAlgorithm(Algorithm):
 
     def __init__(self, config, environment):
         self._milliseconds = float(os.environ["SIMULATED_MS"])
+        self._acting_seconds = float(os.environ.get("SIMULATED_ACTING_MS", "0")) / 1000
         self._rank, self._updates, self._began = process_rank().rank, 0, 0.0
         self._actions = environment.num_actions
         step = entry_spec(environment, extras=())
@@ -62,8 +63,10 @@ class SimulatedAlgorithm(Algorithm):
         return ()
 
     def act(self, entry, core_state, exploration):
-        """Return random actions."""
-        actions = tf.random.uniform(tf.shape(entry.action), 0, self._actions, tf.int32)
+        """Return random actions after a while."""
+        seconds = tf.numpy_function(self._act_slowly, [self._acting_seconds], tf.float64)
+        with tf.control_dependencies([seconds]):
+            actions = tf.random.uniform(tf.shape(entry.action), 0, self._actions, tf.int32)
         return actions, core_state, ()
 
     def judge(self, entry, core_state):
@@ -81,6 +84,10 @@ class SimulatedAlgorithm(Algorithm):
         averaged = exchange.average(gradients)
         zero = tf.add_n([gradient[0] for gradient in averaged])
         return {"grad_norm": zero, "clipped_share": zero}, batch.weight
+
+    def _act_slowly(self, seconds):
+        time.sleep(seconds)
+        return seconds
 
     def _wait_for_layer(self, done, layer):
         """Wait until the gradient of this layer would be ready."""

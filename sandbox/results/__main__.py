@@ -79,7 +79,11 @@ The names:{1}"""
 _RECORD = """Record reference curves: run a documented command and save its learning curve.
 
   {0} record cartpole --seeds=1,2,3           runs the seeds one after another
+  {0} record cartpole --resume                continues the newest run in runs/
   {0} record cartpole --take=runs/FOLDER      saves a run of the command that is over
+
+Ctrl-C saves a run, and --resume continues it, with whatever code there is now: the file then names
+the commit of each start. While a run is suspended (kill -STOP), it counts no seconds.
 
 A curve is saved as sandbox/reference/NAME-SEED.json, and the pages are written anew. Run nothing
 else on the machine; if you must, give --shared, which is recorded: `verify` then compares frames
@@ -130,6 +134,7 @@ def main() -> None:
     one = add("record", _RECORD, DOCUMENTED_RUNS)
     one.add_argument("name", choices=DOCUMENTED_RUNS, metavar="name")
     _add_seeds(one)
+    one.add_argument("--resume", action="store_true", help="continue the newest run, see above")
     one.add_argument("--take", type=Path, help="folder of a finished run to save; starts no run")
     one.add_argument("--shared", action="store_true", help="other programs use the machine, too")
     add("pages", _PAGES)
@@ -201,9 +206,9 @@ def _run(given: argparse.Namespace, more: list[str]) -> None:
         from sandbox.results import documented, pages
 
         folders = [given.take]
-        if not given.take:  # all are made of the same commit, before anything is written
+        if not given.take:  # all are over before anything is written
             seeds = map(int, given.seeds.split(","))
-            folders = [documented.run_seed(given.name, seed, *more) for seed in seeds]
+            folders = [documented.run_seed(given.name, seed, given.resume, *more) for seed in seeds]
         for folder in folders:
             documented.save_reference(given.name, folder, not given.shared, *more)
         pages.write_pages()

@@ -19,6 +19,7 @@ from scipy import stats
 from impala_mm.config import flags
 from impala_mm.records.run_contents import read_records
 from sandbox import plot_style
+from sandbox.results import atari_5
 from sandbox.results.documented import REFERENCE_FOLDER, describe_machine
 from sandbox.results.runs import RunGroup, RunSeries, group_runs, read_all
 
@@ -199,7 +200,25 @@ def rows(found: dict[str, Any]) -> list[list[str]]:
             means = [_with_band(returns[:, -1]), _with_band(returns.mean(axis=1))]
             seconds = f"{about['seconds']['at'][-1]:.0f}"
             cells.append([level, kind, str(len(returns)), *means, seconds])
-    return cells + (_rows_of_all_levels(found["levels"]) if len(found["levels"]) > 1 else [])
+    several = _rows_of_all_levels(found["levels"]) if len(found["levels"]) > 1 else []
+    return cells + several + _rows_of_atari_5(found["levels"])
+
+
+def _rows_of_atari_5(levels: dict[str, Any]) -> list[list[str]]:
+    """Return the median of 57 games that the last returns of five let expect, of each kind."""
+    named = {atari_5.name_of(level): kinds for level, kinds in levels.items()}
+    games = [named.get(game, {}) for game in atari_5.WEIGHTS]
+    cells = []
+    for kind in games[0]:
+        if all(kind in kinds for kinds in games):
+            ends = [np.array(kinds[kind]["frames"]["returns"])[:, -1] for kinds in games]
+            medians = [
+                atari_5.estimate_median(dict(zip(atari_5.WEIGHTS, of_seed, strict=True)))
+                for of_seed in zip(*ends, strict=False)
+            ]
+            band = _with_band(np.array(medians))
+            cells.append(["Atari-57 median, estimated", kind, str(len(medians)), band, "", ""])
+    return cells
 
 
 def _rows_of_all_levels(levels: dict[str, Any]) -> list[list[str]]:

@@ -9,6 +9,7 @@ and result, and the return at about 200 points with their frames and seconds.
 import importlib.util
 import json
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +17,13 @@ from typing import Any, NamedTuple
 
 from impala_mm.config import command_line, flags
 from impala_mm.config.settings import Config
-from impala_mm.records.run_contents import read_json_lines
+from impala_mm.records.run_contents import drop_replaced, read_json_lines
 from impala_mm.runtime import machine, provenance
-from sandbox.results.runs import read_returns
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE_FOLDER = ROOT / "sandbox" / "reference"
 _CURVE_POINTS = 200
+_PAUSE = 30.0  # seconds between two rows, of which a run writes one every 2 s, if it was suspended
 
 
 class Package(NamedTuple):
@@ -45,7 +46,7 @@ class Run(NamedTuple):
     task: Task
     goal: float  # mean unclipped return of the last 100 games
     flags: str
-    published: tuple[float, float] | None = None  # mean and deviation that CleanRL publishes
+    published: tuple[float, float] | None = None  # mean and deviation that others publish
     published_steps: str = ""  # after how many steps, where this run has another number
     beside: str = ""  # the run whose curves this one's are drawn beside, in grey
 
@@ -100,8 +101,12 @@ _DEFAULTS = "--level_name=CartPole-v1 --total_environment_frames=500000"
 _CATEGORICAL = "--value_distribution=categorical --v_min=0 --v_max=100"
 _PPO_GAME = "--preset=atari-ppo --agent_name=ShallowConvAgent"
 _SAC = "--preset=mujoco-sac --num_actors=1 --intra_op_threads=2"
+# As many steps as REDQ and DroQ need for what SAC needs hundreds of thousands for.
+_FEW = "--num_actors=1 --level_name=Hopper-v4 --total_environment_frames=2e4"
 _DMC_SAC = "--preset=dmc-sac --num_actors=1"
 _SOLVED = "--stop_at_return=475 --num_actors=1"
+_IMPALA_GAME = "--preset=breakout-impala"
+_2M = "--num_actors=1 --total_environment_frames=8000000"  # steps of four frames
 _TWO = "--num_learners=2 --batch_size=8 --minibatches=32"
 _FOUR = "--num_learners=4 --batch_size=4 --minibatches=32 --num_actors=4 --num_envs=4"
 
@@ -112,6 +117,7 @@ DOCUMENTED_RUNS = {
     "cartpole": Run(_CARTPOLE, 475, "--preset=classic-impala"),
     # The agent must remember the first observation until the last step.
     "memory": Run(_MEMORY, 0.95, "--preset=memory-impala"),
+    "gtrxl-memory": Run(_MEMORY, 0.95, "--preset=memory-impala --agent_name=MLPGTrXLAgent"),
     # The run ends at a mean return of 20 (the maximum is 21), or after 8 million frames.
     "pong": Run(
         _PONG,
@@ -150,15 +156,27 @@ DOCUMENTED_RUNS = {
     "coinrun": Run(_COINRUN, 6, "--preset=coinrun-ppo"),
     "metaworld": Run(_REACH, 3000, "--preset=metaworld-sac --num_actors=1"),
     "sac-dmc-walker": Run(_WALK, 600, f"{_DMC_SAC} --level_name=dmc:walker-walk"),
-    # Not recorded yet, so these goals are guesses.
+    "sac-dmc-cheetah": Run(_RUN, 170, f"{_DMC_SAC} --level_name=dmc:cheetah-run"),
+    "crafter": Run(_CRAFTER, 2.7, "--preset=crafter-ppo"),
+    # As far as seven minutes go: a goal is rarely seen in so few steps.
     "football-run": Run(
         _RUN_TO_SCORE,
-        0.5,
+        -0.1,
         "--preset=football-impala --level_name=envpool:gfootball/academy_run_to_score-v1",
     ),
+    # Not recorded yet, so these goals are guesses.
+    "droq-hopper": Run(_HOPPER, 1000, f"{_FEW} --preset=mujoco-sac,droq", beside="sac-few-hopper"),
+    "redq-hopper": Run(_HOPPER, 1000, f"{_FEW} --preset=mujoco-sac,redq", beside="sac-few-hopper"),
+    "sac-few-hopper": Run(_HOPPER, 300, f"{_FEW} --preset=mujoco-sac"),
+    # https://docs.cleanrl.dev/rl-algorithms/td3
+    "td3-halfcheetah": Run(_CHEETAH, 7940, "--preset=mujoco-td3 --num_actors=1", (9018, 1078)),
+    "td3-pendulum": Run(
+        _PENDULUM,
+        -600,
+        "--algorithm=td3 --level_name=Pendulum-v1 --random_steps=1000 --num_actors=1 "
+        "--total_environment_frames=2e4",
+    ),
     "nethack": Run(_NETHACK, 30, "--preset=nethack-impala"),
-    "sac-dmc-cheetah": Run(_RUN, 200, f"{_DMC_SAC} --level_name=dmc:cheetah-run"),
-    "crafter": Run(_CRAFTER, 4, "--preset=crafter-ppo"),
     "lunarlander": Run(_LANDER, 190, "--preset=lunarlander-ppo"),
     "invertedpendulum": Run(
         _INVERTED,
@@ -196,11 +214,64 @@ DOCUMENTED_RUNS = {
     "ppo-beamrider": Run(
         _BEAMRIDER, 1431, f"{_PPO_GAME} --level_name=BeamRiderNoFrameskip-v4", (1916, 485)
     ),
+    # Not recorded yet, so these goals are guesses. How soon PPO is at 20, as "pong" is by IMPALA:
+    "ppo-pong-20": Run(
+        _PONG,
+        20,
+        f"{_PPO_GAME} --total_environment_frames=10000000 --entropy_cost=0.005 --stop_at_return=20",
+    ),
+    # IMPALA's deep network; 2.5 hours are 222 steps/s. No result after as many steps is published.
+    "breakout-deep": Run(
+        _BREAKOUT,
+        300,
+        f"{_IMPALA_GAME} --agent_name=ResNetAgent --total_environment_frames=8000000",
+    ),
+    "breakout-deep-lstm": Run(
+        _BREAKOUT,
+        300,
+        f"{_IMPALA_GAME} --agent_name=ResNetLSTMAgent --total_environment_frames=8000000",
+    ),
+    # Of R2D2 none is published after 2 million steps, either. Dopamine's are means of its five
+    # runs' games in the iteration that ends then (its repository's baselines/atari/data), of DQN
+    # those with Adam: https://github.com/google/dopamine
+    "r2d2-breakout": Run(
+        _BREAKOUT, 30, f"--preset=atari-r2d2 --level_name=BreakoutNoFrameskip-v4 {_2M}"
+    ),
+    "rainbow-pong": Run(_PONG, 8.9, f"--preset=rainbow,atari-sticky {_2M}", (10.7, 1.8)),
+    "rainbow-breakout": Run(
+        _BREAKOUT,
+        30.8,
+        f"--preset=rainbow,atari-sticky --level_name=BreakoutNoFrameskip-v4 {_2M}",
+        (32.4, 1.6),
+    ),
+    "dqn-breakout": Run(
+        _BREAKOUT,
+        35.4,
+        f"--preset=dqn,atari-sticky --level_name=BreakoutNoFrameskip-v4 {_2M}",
+        (38.3, 2.9),
+    ),
     # https://docs.cleanrl.dev/rl-algorithms/sac
     "sac-halfcheetah": Run(_CHEETAH, 8211, _SAC, (9635, 1424)),
     "sac-hopper": Run(_HOPPER, 1967, f"{_SAC} --level_name=Hopper-v4", (2310, 343)),
     "sac-walker2d": Run(_WALKER, 2680, f"{_SAC} --level_name=Walker2d-v4", (3591, 911)),
 }
+
+# Atari-5. Not recorded yet, so these goals are guesses: those of CleanRL's PPO after as many steps
+# (https://docs.cleanrl.dev/rl-algorithms/ppo, ppo_atari_envpool_xla_jax.py) for IMPALA, too, whose
+# own published results are of https://github.com/vwxyzjn/cleanba (static/cleanba/main_10CPU.csv).
+ATARI_5 = {
+    "BattleZone": (Task(2360), (24284, 1842), (30307, 3720)),
+    "DoubleDunk": (Task(-18.6), (-6.8, 0.2), (-2.9, 3.0)),
+    "NameThisGame": (Task(2292.3), (5750, 181), (15198, 982)),
+    "Phoenix": (Task(761.4), (14474, 1795), (43734, 3990)),
+    "Qbert": (Task(163.9), (17246, 605), (22199, 727)),
+}
+for _game, (_task, _ppo, _impala) in ATARI_5.items():
+    _level = f"--level_name={_game}NoFrameskip-v4"
+    DOCUMENTED_RUNS |= {
+        f"ppo-{_game.lower()}": Run(_task, _ppo[0] - _ppo[1], f"--preset=atari-ppo {_level}", _ppo),
+        f"impala-{_game.lower()}": Run(_task, _ppo[0], f"{_IMPALA_GAME} {_level}", _impala, "50M"),
+    }
 
 
 def full_command(name: str, seed: int, *more: str) -> list[str]:
@@ -221,21 +292,38 @@ def settings_of(arguments: str) -> Config:
 
 
 def run_documented(name: str, seed: int, logdir: Path, *more: str) -> int:
-    """Run the command, with its output on this terminal, and return its exit code."""
+    """Run the command, with its output on this terminal, and return its exit code.
+
+    Raises KeyboardInterrupt if Ctrl-C stopped the run, once it has saved its state.
+    """
     arguments = full_command(name, seed, *more, f"--logdir={logdir}")
     print(f"$ {shlex.join(arguments)}", flush=True)
     program = importlib.util.find_spec("experiment")  # of the clone, or of the installed package
     assert program
     assert program.origin
-    return subprocess.run([sys.executable, program.origin, *arguments[2:]], check=False).returncode
+    # At Ctrl-C, `subprocess.run` would kill the run while it saves its state.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        code = subprocess.run([sys.executable, program.origin, *arguments[2:]], check=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if code.returncode == 128 + signal.SIGINT:
+        raise KeyboardInterrupt
+    return code.returncode
 
 
-def run_seed(name: str, seed: int, *more: str) -> Path:
+def run_seed(name: str, seed: int, resume: bool, *more: str) -> Path:
     """Run the command with this seed to its end, and return the run's folder.
 
-    A run of the same code that was interrupted continues.
+    A run of the same code that was interrupted continues; with `resume`, the newest run of any.
     """
     logdir = ROOT / "runs" / f"{name}-{seed}-{provenance.revision()}"
+    if resume:
+        begun = logdir.parent.glob(f"{name}-{seed}-*/starts.jsonl")
+        newest = max(begun, key=lambda path: path.stat().st_mtime, default=None)
+        if not newest:
+            flags.refuse(f"--resume: {logdir.parent} has no run of {name} with seed {seed}")
+        logdir = newest.parent
     if code := run_documented(name, seed, logdir, *more):
         flags.refuse(f"the run exited with code {code}; nothing was recorded")
     return logdir
@@ -243,10 +331,12 @@ def run_seed(name: str, seed: int, *more: str) -> Path:
 
 def save_reference(name: str, logdir: Path, alone: bool, *more: str) -> None:
     """Write the run in `logdir` as the reference for its name and seed."""
-    rows = read_returns(logdir)
+    played = without_pauses(drop_replaced(read_json_lines(logdir / "metrics.jsonl")))
+    rows = [row for row in played if "episode_return" in row]
     if not rows:
         flags.refuse(f"no game of the run in {logdir} has ended; nothing was recorded")
-    start = read_json_lines(logdir / "starts.jsonl")[-1]
+    starts = read_json_lines(logdir / "starts.jsonl")
+    start = starts[-1]
     seed = start["settings"]["seed"]
     last = rows[-1]
     thinned = [*rows[:: max(1, len(rows) // _CURVE_POINTS)], last]
@@ -264,6 +354,7 @@ def save_reference(name: str, logdir: Path, alone: bool, *more: str) -> None:
         "seconds": last["seconds"],
         "steps_per_second": last["steps"] / last["seconds"],
         **_read_test(logdir),
+        **({"starts": _describe_starts(starts, played)} if len(starts) > 1 else {}),
         "curve": [
             [row["frames"], row["seconds"], round(row["episode_return"], 3)] for row in thinned
         ],
@@ -273,6 +364,30 @@ def save_reference(name: str, logdir: Path, alone: bool, *more: str) -> None:
     path.write_text("{" + ",\n ".join(lines).replace("], [", "],\n  [") + "}\n")
     reached, frames = reference["episode_return"], reference["frames"]
     print(f"{path.relative_to(ROOT)}: mean return {reached:.2f} after {frames:,.0f} frames")
+
+
+def without_pauses(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows with their seconds without those in which the run was suspended.
+
+    The seconds that rows have are those of a clock, which a suspended process does not stop. Those
+    between two starts of a run are not among them.
+    """
+    found, paused, last = [], 0.0, 0.0
+    for row in rows:
+        gap, last = row["seconds"] - last, row["seconds"]
+        paused += gap if gap > _PAUSE else 0.0
+        found.append(row | {"seconds": round(row["seconds"] - paused, 3)})
+    return found
+
+
+def _describe_starts(starts: list[dict], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the commit and the date of each start, and the frames and seconds before it."""
+    found = []
+    for start in starts:
+        reached = (row["seconds"] for row in rows if row["frames"] >= start["frames"])
+        at = {"frames": start["frames"], "seconds": next(reached, rows[-1]["seconds"])}
+        found.append({"commit": start["revision"], "date": start["time"][:10]} | at)
+    return found
 
 
 def _read_test(logdir: Path) -> dict[str, float]:

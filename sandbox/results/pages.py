@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from sandbox import plot_style
-from sandbox.results import verify
+from sandbox.results import atari_5, verify
 from sandbox.results.documented import (
+    ATARI_5,
     DOCUMENTED_RUNS,
     REFERENCE_FOLDER,
     ROOT,
@@ -30,8 +31,12 @@ README = ROOT / "README.md"
 _LINE = 78  # the longest line of a command, if its words allow
 Recorded = dict[str, list[dict]]  # by name: the content of each seed's file in reference/
 _COLUMNS = 3
-# Not in the README's table, which is short: tasks that every program solves.
-_ONLY_IN_CURVES = ("ppo-invertedpendulum", "ppo-acrobot")
+# Not in the README's table, which is short: tasks that every program solves, and games that have
+# a table of their own or a protocol of their own.
+_ONLY_IN_CURVES = {
+    *("ppo-invertedpendulum", "ppo-acrobot", "rainbow-pong", "rainbow-breakout", "dqn-breakout"),
+    *(f"{algorithm}-{game.lower()}" for algorithm in ("ppo", "impala") for game in ATARI_5),
+}
 
 
 def write_pages() -> None:
@@ -58,6 +63,7 @@ def write_pages() -> None:
     _replace(CURVES_PAGE, "table", table)
     _replace(CURVES_PAGE, "commands", [*commands, "```"])
     _replace(CURVES_PAGE, "published", seeds_table(beside_published))
+    _replace(CURVES_PAGE, "atari-5", atari_5_table(beside_published))
     _replace(README, "published", published_table(beside_published))
     if beside_published:
         draw_published(beside_published, REFERENCE_FOLDER / "published.svg")
@@ -130,6 +136,28 @@ def seeds_table(recorded: Recorded) -> list[str]:
             f"| {_when_reached(name, runs, seconds=False)} |"
         )
     return lines
+
+
+def atari_5_table(recorded: Recorded) -> list[str]:
+    """Return the lines of the table of Atari-5, whose last row estimates the median of 57 games."""
+    lines = ["| game | PPO, CleanRL | PPO | IMPALA, Cleanba | IMPALA |", "|---|---|---|---|---|"]
+    means: list[dict[str, float]] = [{}, {}, {}, {}]  # by column and game
+    complete = dict(_complete(recorded))
+    for game in ATARI_5:
+        cells = [game]
+        for algorithm in ("ppo", "impala"):
+            name, column = f"{algorithm}-{game.lower()}", len(cells) - 1
+            returns = [run["episode_return"] for run in complete.get(name, [])]
+            means[column][game] = _published(name)[0]
+            if returns:
+                means[column + 1][game] = statistics.mean(returns)
+            cells += [_with_deviation(*_published(name)), _mean(returns)]
+        lines.append(f"| {' | '.join(cells)} |")
+    medians = [
+        f"{atari_5.estimate_median(each):.2f}" if each.keys() == ATARI_5.keys() else ""
+        for each in means
+    ]
+    return [*lines, f"| median of 57, estimated | {' | '.join(medians)} |"]
 
 
 def _complete(recorded: Recorded) -> Iterator[tuple[str, list[dict]]]:

@@ -1,13 +1,25 @@
 """Random inputs of networks, for tests."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
+
+import nets
 
 ACTIONS = 4
 SMALL = tf.TensorSpec([36, 40, 2], tf.uint8)  # the smallest height that every network accepts
 
 
 VECTOR = tf.TensorSpec([5], tf.float32)
+
+
+# A GTrXL takes seconds, and does not know which torso it follows.
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow)
+    if name.endswith("GTrXLAgent") and not name.startswith("MLP")
+    else name
+    for name in nets.NETWORKS.names
+]
 
 
 def spec_for(name):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sonnet as snt
 import tensorflow as tf
-from network_inputs import ACTIONS, VECTOR, entries, spec_for, traced_unroll
+from network_inputs import ACTIONS, NAMES, VECTOR, entries, spec_for, traced_unroll
 
 import nets
 from nets import network
@@ -40,7 +40,7 @@ def network_of():
     return get
 
 
-@pytest.mark.parametrize("name", nets.NETWORKS.names)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_unroll_is_its_steps_one_by_one(network_of, name):
     network = network_of(name)
     unroll = traced_unroll(network, spec_for(name)) if name in SOME[:2] else network.unroll
@@ -57,7 +57,7 @@ def test_an_unroll_is_its_steps_one_by_one(network_of, name):
         assert_close(state, last)
 
 
-@pytest.mark.parametrize("name", nets.NETWORKS.names)
+@pytest.mark.parametrize("name", NAMES)
 def test_all_variables_exist_from_the_beginning(name):
     network = nets.make(name, spec_for(name), ACTIONS)
     before = [v.ref() for v in network.trainable_variables]

@@ -76,7 +76,7 @@ def test_convolutions_and_the_layer_after_them_have_the_chosen_sizes(style, chan
 @pytest.mark.parametrize(
     ("name", "style", "sentence"),
     [
-        ("MLPAgent", {"lstm_size": 9}, "MLPAgent has no LSTM or GRU, so lstm_size would have no"),
+        ("MLPAgent", {"lstm_size": 9}, "MLPAgent has no LSTM, GRU or GTrXL, so lstm_size would"),
         ("MLPAgent", {"conv_factor": 2.0}, "MLPAgent has no convolutions, so conv_factor would"),
         ("MLPLSTMAgent", {"conv_units": 0}, "has no convolutions, so conv_units would have no"),
         ("ShallowConvAgent", {"mlp_sizes": (9,)}, "has no MLP for such observations, so mlp_sizes"),

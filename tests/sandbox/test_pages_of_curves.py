@@ -1,6 +1,7 @@
 """Tests of `results record` and `pages`: results stand beside those that others publish."""
 
 import json
+import os
 
 from processes import ROOT
 
@@ -60,6 +61,51 @@ def test_a_run_is_saved_with_its_last_test_by_the_most_likely_actions(tmp_path, 
     documented.save_reference("ppo-acrobot", folder, True)
     saved = json.loads((tmp_path / "ppo-acrobot-1.json").read_text())
     assert (saved["deterministic_return"], saved["deterministic_games"]) == (-80.0, 2)
+
+
+def test_a_curve_of_several_starts_counts_no_seconds_between_them_or_while_suspended(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(documented, "REFERENCE_FOLDER", tmp_path)
+    monkeypatch.setattr(documented, "ROOT", tmp_path)
+    starts = [
+        {"settings": {"seed": 1}, "revision": commit, "time": time, "frames": frames}
+        for commit, time, frames in (("abc", "2026-11-23T21", 0.0), ("def", "2026-11-30T01", 40.0))
+    ]
+    # A suspension of 90 s, then a checkpoint at 40 frames, where the second start resumes.
+    seconds = {0: 0, 10: 2, 20: 4, 30: 94, 40: 96, 50: 98, 45: 97.5, 60: 100}
+    rows = [
+        {"frames": f, "steps": f, "seconds": s, "episode_return": f} for f, s in seconds.items()
+    ]
+    del rows[0]["episode_return"]
+    (tmp_path / "starts.jsonl").write_text("\n".join(map(json.dumps, starts)))
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    documented.save_reference("ppo-acrobot", tmp_path, True)
+    saved = json.loads((tmp_path / "ppo-acrobot-1.json").read_text())
+    assert [point[:2] for point in saved["curve"][:-1]] == [
+        *([10, 2], [20, 4], [30, 4], [40, 6], [45, 7.5], [60, 10])
+    ]
+    assert saved["starts"] == [
+        {"commit": "abc", "date": "2026-11-23", "frames": 0.0, "seconds": 0.0},
+        {"commit": "def", "date": "2026-11-30", "frames": 40.0, "seconds": 6.0},
+    ]
+    assert (saved["commit"], saved["seconds"], saved["steps_per_second"]) == ("def", 10, 6)
+
+
+def test_resume_continues_the_newest_run_of_any_commit(tmp_path, monkeypatch, results):
+    called = []
+    monkeypatch.setattr(documented, "ROOT", tmp_path)
+    monkeypatch.setattr(documented, "run_documented", lambda *args: called.append(args[2]) or 1)
+    code, printed = results("record", "catch", "--resume")
+    assert code == 2
+    assert "has no run of catch with seed 1" in printed
+    for at, folder in enumerate(("catch-1-abc", "catch-1-def", "catch-2-abc", "catch-11-abc")):
+        (tmp_path / "runs" / folder).mkdir(parents=True)
+        starts = tmp_path / "runs" / folder / "starts.jsonl"
+        starts.touch()
+        os.utime(starts, (at, at))
+    results("record", "catch", "--resume")
+    assert called == [tmp_path / "runs" / "catch-1-def"]
 
 
 def test_the_pages_show_what_was_recorded():

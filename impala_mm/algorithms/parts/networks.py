@@ -8,6 +8,7 @@ import sonnet as snt
 import tensorflow as tf
 
 import nets
+from impala_mm.algorithms.parts.shift_settings import ShiftSettings
 from impala_mm.config import flags
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
@@ -101,6 +102,11 @@ def make_critics(
     return Critics(environment.actions, num_features, count, style)
 
 
+def make_mlp(config: Config) -> nets.MLP:
+    """Return the MLP that the flags describe."""
+    return nets.MLP(_style(config))
+
+
 def make_choice_critics(
     config: Config, num_choices: int, num_features: int, count: int = 2
 ) -> ChoiceCritics:
@@ -109,6 +115,31 @@ def make_choice_critics(
     The flags that describe a network's MLP describe theirs.
     """
     return ChoiceCritics(num_choices, num_features, count, _style(config))
+
+
+def check_shift(config: ShiftSettings, environment: EnvironmentSpec) -> None:
+    """Raise UserMistake if images cannot be shifted by --random_shift pixels."""
+    most = config.random_shift
+    if not most:
+        return
+    if config.subtract_mean_image:
+        raise UserMistake(
+            f"--random_shift={most} shifts images, but not the mean that --subtract_mean_image "
+            f"subtracts from them: leave one of them out"
+        )
+    shapes = [leaf.shape.as_list() for leaf in tf.nest.flatten(environment.observation)]
+    images = [shape for shape in shapes if len(shape) == 3]
+    if not images:
+        raise UserMistake(
+            f"--random_shift={most} shifts images [height, width, channels], and observations of "
+            f"{environment.level_name} have the shape {', '.join(map(str, shapes))}: leave it out"
+        )
+    least = min(min(height, width) for height, width, _ in images)
+    if most >= least:
+        raise UserMistake(
+            f"--random_shift={most} shifts images of {environment.level_name} out of sight, whose "
+            f"smaller side has {least} pixels: lower it"
+        )
 
 
 def for_policy_and_value(features: tf.Tensor | nets.SeparateFeatures) -> nets.SeparateFeatures:
@@ -149,4 +180,7 @@ def _style(config: Config) -> nets.Style:
         config.lstm_size,
         conv_factor=config.conv_factor,
         conv_units=config.conv_units,
+        gtrxl_layers=config.gtrxl_layers,
+        gtrxl_heads=config.gtrxl_heads,
+        gtrxl_memory=config.gtrxl_memory,
     )

@@ -10,7 +10,6 @@ from impala_mm.algorithms.parts import networks
 from impala_mm.algorithms.q_learning import value_distributions
 from impala_mm.algorithms.q_learning.draws import Draws
 from impala_mm.algorithms.q_learning.settings import QLearningSettings
-from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments.types import EnvironmentSpec
 from nets import noisy
@@ -44,7 +43,7 @@ class QNetwork(snt.Module):
     ):
         super().__init__(name="q_network")
         self._config, self.num_actions = config, environment.num_actions
-        _check_shift(config, environment)
+        networks.check_shift(config, environment)
         self._body = networks.make_network(config, environment, mean, config.noise_scale, network)
         self._make_head(self._body.num_features, tf.float32)
 
@@ -176,28 +175,3 @@ def _apply(layer: Any, x: tf.Tensor) -> tf.Tensor:
     """Return a layer's outputs [..., O] for inputs [..., I] of two or three axes."""
     batched = x.shape.rank == 3 and not isinstance(layer, noisy.NoisyLinear)
     return snt.BatchApply(layer)(x) if batched else layer(x)
-
-
-def _check_shift(config: QLearningSettings, environment: EnvironmentSpec) -> None:
-    """Raise UserMistake if images cannot be shifted by --random_shift pixels."""
-    most = config.random_shift
-    if not most:
-        return
-    if config.subtract_mean_image:
-        raise UserMistake(
-            f"--random_shift={most} shifts images, but not the mean that --subtract_mean_image "
-            f"subtracts from them: leave one of them out"
-        )
-    shapes = [leaf.shape.as_list() for leaf in tf.nest.flatten(environment.observation)]
-    images = [shape for shape in shapes if len(shape) == 3]
-    if not images:
-        raise UserMistake(
-            f"--random_shift={most} shifts images [height, width, channels], and observations of "
-            f"{environment.level_name} have the shape {', '.join(map(str, shapes))}: leave it out"
-        )
-    least = min(min(height, width) for height, width, _ in images)
-    if most >= least:
-        raise UserMistake(
-            f"--random_shift={most} shifts images of {environment.level_name} out of sight, whose "
-            f"smaller side has {least} pixels: lower it"
-        )

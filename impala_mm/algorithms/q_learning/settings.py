@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from impala_mm.algorithms.feature_settings import RECORDED_GAMES, HindsightSettings, TeacherSettings
+from impala_mm.algorithms.parts.shift_settings import ShiftSettings
 from impala_mm.config import replay_mix
 from impala_mm.config.flags import AUTO, Condition, default, flag, with_flag
 from impala_mm.config.settings import Config
@@ -25,7 +26,7 @@ def _with_schedule(name: str) -> Condition:
 
 
 @dataclasses.dataclass(frozen=True)
-class QLearningSettings(HindsightSettings, TeacherSettings):
+class QLearningSettings(ShiftSettings, HindsightSettings, TeacherSettings):
     """The settings of a process of an algorithm of `q_learning`."""
 
     # fmt: off
@@ -93,11 +94,6 @@ class QLearningSettings(HindsightSettings, TeacherSettings):
         0.5, group=GROUP, learner_only=True, least=0, only_with=with_flag("noisy"),
         text="Size of the noise at the start, with noisy: its deviation is this number divided by "
              "the square root of the number of a layer's inputs.")
-    random_shift: int = flag(
-        0, group=GROUP, learner_only=True, least=0,
-        text="Shift the images of each unroll in an update at random, by up to this number of "
-             "pixels in each direction; the pixels of the border are repeated beyond it (DrQ: 4). "
-             "The network and the target network see different shifts. 0: none.")
     value_shifts: int = flag(
         1, group=GROUP, learner_only=True, least=1, needs=with_flag("random_shift"),
         text="Shifts over which an update's loss is averaged, with random_shift (DrQ's M).")

@@ -70,6 +70,7 @@ class Part(NamedTuple):
     noise: Any  # [draws, T, B, N]: what `_draw_noise` drew for these columns
     prepared: Any = ()  # [T, B, ...]: what the features have prepared
     bonus: tf.Tensor | float = 0.0  # [T, B]: what they add to the rewards
+    offsets: Any = ()  # int32 [2, B, 2]: shifts of images for what is learnt and for its goals
 
     @property
     def before(self) -> Entry:
@@ -115,13 +116,17 @@ class QPolicy(Algorithm):
         self._prepare_actions(environment)
         self.features = features = setup.features
         self.network_name = networks.chosen_name(config, environment)
+        networks.check_shift(config, environment)
         if config.num_critics != 2:
             self.made_of = {"--num_critics": config.num_critics}
         if config.critic_dropout:  # its layers are normalised
             self.made_of = {**self.made_of, "--critic_dropout": config.critic_dropout}
         self._normaliser = normalisers.Normaliser(config, environment.observation)
+        if config.shared_network:  # the policy needs it
+            self._critics = self._make_critics(environment)
         self._policy = self._make_policy(environment)
-        self._critics = self._make_critics(environment)
+        if not config.shared_network:
+            self._critics = self._make_critics(environment)
         self._make_own(environment)
         self._plays_randomly = tf.Variable(
             float(config.random_steps > 0), trainable=False, name="plays_randomly"
@@ -167,8 +172,9 @@ class QPolicy(Algorithm):
         return None
 
     def _make_policy(self, environment: EnvironmentSpec) -> PolicyNetwork:
+        shared = {"critics": self._critics} if self._config.shared_network else {}
         mean = self._normaliser.mean
-        return PolicyNetwork(self._config, environment, mean, self._distribution())
+        return PolicyNetwork(self._config, environment, mean, self._distribution(), **shared)
 
     def _make_critics(self, environment: EnvironmentSpec) -> CriticNetwork:
         return CriticNetwork(self._config, environment, self._normaliser.mean)
@@ -232,8 +238,8 @@ class QPolicy(Algorithm):
                 slots += optimizer.variables
         learnt = [*self._carried(), *followers, *inputs.carried]
         # Actors record the state of the critics' network, too, if it has one.
-        remembered = tf.nest.flatten(self._critics.initial_state(1))
-        acting = [*policy, *critics] if remembered else policy
+        read = config.shared_network or tf.nest.flatten(self._critics.initial_state(1))
+        acting = [*policy, *critics] if read else policy
         own = Variables(
             trained=[*policy, *critics, *self._own_trained()],
             carried=[*learnt, *slots, self._plays_randomly],
@@ -341,6 +347,7 @@ class QPolicy(Algorithm):
         batch, bonus = begun.batch, begun.bonus[1:]
         prepared = tf.nest.map_structure(lambda x: x[:-1], begun.prepared)
         noise = self._draw_noise(batch, exchange.group)
+        offsets = self._draw_offsets(batch, exchange.group)
         for name, (_, rate) in self._trained_by.items():
             now = optimizers.scheduled_rate(config, context.frames, context.total, rate)
             if name == "policy":
@@ -354,7 +361,7 @@ class QPolicy(Algorithm):
             live = ~entries.first[1:] & (part.weight > 0)
             of_noise = tf.nest.map_structure(lambda x: tf.gather(x, chosen, axis=2), noise)
             of_part = tf.nest.map_structure(
-                lambda x: tf.gather(x, chosen, axis=1), (prepared, bonus)
+                lambda x: tf.gather(x, chosen, axis=1), (prepared, bonus, offsets)
             )
             return Part(entries, States(*states), live, part.weight, of_noise, *of_part)
 
@@ -393,6 +400,25 @@ class QPolicy(Algorithm):
         drawn = tf.random.stateless_normal(shape, self._seed(update_seeds.NOISE))
         return drawn[:, :, group.rank]
 
+    def _draw_offsets(self, batch: Batch, group: LearnerGroup) -> Any:
+        """Return the shifts of images, int32 [2, B, 2], of all minibatches; () for none."""
+        most = self._config.random_shift
+        if not most:
+            return ()
+        shape, seed = [2, group.size, batch.weight.shape[0], 2], self._seed(update_seeds.SHIFTS)
+        return tf.random.stateless_uniform(shape, seed, -most, most + 1, tf.int32)[:, group.rank]
+
+    def _shifted(self, part: Part, draw: int) -> Part:
+        """Return a minibatch with its images shifted: 0 for what is learnt, 1 for its goals."""
+        most, seen = self._config.random_shift, part.entries.observation
+        if not most:
+            return part
+        offsets = part.offsets[draw]
+        moved, of_policy = self._policy.shift_images(seen, part.states.policy, offsets, most)
+        of_critics = self._critics.shift_state(seen, part.states.critics, offsets, most)
+        entries = part.entries._replace(observation=moved)
+        return part._replace(entries=entries, states=States(of_policy, of_critics))
+
     def _seed(self, use: int) -> tf.Tensor:
         """Return the seed of an update's draws for this use."""
         step = self._optimizers["critics"].step.read_value()
@@ -400,7 +426,8 @@ class QPolicy(Algorithm):
 
     def _train_critics(self, part: Part, exchange: GradientReducer) -> dict[str, tf.Tensor]:
         """Make an optimizer step of the Q-networks; return metrics."""
-        goals = tf.stop_gradient(self._goals(part))
+        goals = tf.stop_gradient(self._goals(self._shifted(part, 1)))
+        part = self._shifted(part, 0)
         before, played = part.before, part.played
 
         def loss() -> tuple[tf.Tensor, ...]:
@@ -420,6 +447,7 @@ class QPolicy(Algorithm):
 
     def _train_policy(self, part: Part, exchange: GradientReducer) -> dict[str, tf.Tensor]:
         """Make an optimizer step of the policy; return metrics."""
+        part = self._shifted(part, 0)
 
         def loss() -> tuple[tf.Tensor, Any, Any]:
             loss, metrics, policy = self._policy_loss(part)

@@ -9,15 +9,35 @@ import tensorflow as tf
 from impala_mm.algorithms.parts import action_policies, networks
 from impala_mm.algorithms.parts.action_policies import PolicyDistribution
 from impala_mm.algorithms.parts.distributions import Distribution
+from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments.types import EnvironmentSpec
 
 
+class _Detached:
+    """A network that others train: its features pass no gradient on, its variables are not ours."""
+
+    def __init__(self, network: Any):
+        self._network = network
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    def step(self, *entries_and_state: Any) -> tuple[tf.Tensor, Any]:
+        features, state = self._network.step(*entries_and_state)
+        return tf.stop_gradient(features), state
+
+    def unroll(self, *entries_and_state: Any) -> tuple[tf.Tensor, Any]:
+        features, state = self._network.unroll(*entries_and_state)
+        return tf.stop_gradient(features), state
+
+
 class PolicyNetwork(snt.Module):
     """A network with the head of a policy; `mean` is the algorithm's `Normaliser.mean`.
 
-    The kind of the policy is that of the flags, unless one is given.
+    The kind of the policy is that of the flags, unless one is given. If Q-networks are given, the
+    policy is an MLP that reads the features of theirs.
     """
 
     def __init__(
@@ -26,13 +46,23 @@ class PolicyNetwork(snt.Module):
         environment: EnvironmentSpec,
         mean: Any = None,
         distribution: PolicyDistribution | None = None,
+        critics: "CriticNetwork | None" = None,
     ):
         super().__init__(name="policy_network")
         self.distribution = distribution or action_policies.choose(
             environment.actions, config.box_policy, config.box_deviation
         )
-        self._body = networks.make_network(config, environment, mean)
         self._head = action_policies.make_head(self.distribution, config.policy_init_scale)
+        if critics:
+            if critics.body is None:
+                raise UserMistake(
+                    "--shared_network: Q-networks read vectors as they are, so there is no network "
+                    "to share: leave it out"
+                )
+            self._body: Any = _Detached(critics.body)
+            self._head = snt.Sequential([networks.make_mlp(config), self._head])
+        else:
+            self._body = networks.make_network(config, environment, mean)
         self._head(tf.zeros([1, self._body.num_features]))  # creates the variables
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
@@ -46,6 +76,12 @@ class PolicyNetwork(snt.Module):
     def earlier_images(self, state: Any) -> Any:
         """Return the images before the next entry that a state holds (`nets.Network`)."""
         return self._body.earlier_images(state)
+
+    def shift_images(
+        self, observation: Any, state: Any, offsets: tf.Tensor, most: int
+    ) -> tuple[Any, Any]:
+        """Return observations and the state before them with shifted images (`nets.Network`)."""
+        return self._body.shift_images(observation, state, offsets, most)
 
     def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
         """Return (parameters [B, P], state) after entries [B, ...]."""
@@ -77,9 +113,10 @@ class CriticNetwork(snt.Module):
         plain = all(leaf.dtype.is_floating and not hasattr(leaf, "choices") for leaf in leaves)
         direct = plain and networks.chosen_name(config, environment) == "MLPAgent"
         direct = direct and environment.frame_stack == 1
-        self._body = None if direct else networks.make_network(config, environment, mean)
+        # What reads the observations, if they are not read as they are.
+        self.body = None if direct else networks.make_network(config, environment, mean)
         size = sum(leaf.shape.num_elements() for leaf in leaves)
-        features = self._body.num_features if self._body else size
+        features = self.body.num_features if self.body else size
         self._critics: Any = self._make_critics(config, environment, features)
 
     def _make_critics(self, config: Any, environment: EnvironmentSpec, features: int) -> Any:
@@ -88,18 +125,22 @@ class CriticNetwork(snt.Module):
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
         """Return the state at the start of an episode; () if observations are read as they are."""
-        return self._body.initial_state(batch) if self._body else ()
+        return self.body.initial_state(batch) if self.body else ()
 
     def state_after(self, entries: Entry) -> Any:
         """Return the state after the frames of entries [N, B, ...] (`nets.Network`)."""
-        return self._body.state_after(entries.observation, entries.first) if self._body else ()
+        return self.body.state_after(entries.observation, entries.first) if self.body else ()
+
+    def shift_state(self, observation: Any, state: Any, offsets: tf.Tensor, most: int) -> Any:
+        """Return the state before observations with shifted images (`nets.Network`)."""
+        return self.body.shift_images(observation, state, offsets, most)[1] if self.body else ()
 
     def unroll(self, entries: Entry, state: Any) -> tf.Tensor:
         """Return the features [T+1, B, F] of entries [T+1, B, ...]."""
-        if not self._body:
+        if not self.body:
             return _joined(entries.observation, axes=2)
         e = entries
-        return self._body.unroll(e.observation, e.reward, e.action, e.first, state)[0]
+        return self.body.unroll(e.observation, e.reward, e.action, e.first, state)[0]
 
     def values(self, features: tf.Tensor, actions: Any, *seed: tf.Tensor) -> tf.Tensor:
         """Return all values [Q-networks, ...] of actions at features [..., F].
@@ -110,10 +151,10 @@ class CriticNetwork(snt.Module):
 
     def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
         """Return (features [B, F], state) after entries [B, ...]."""
-        if not self._body:
+        if not self.body:
             return _joined(entry.observation, axes=1), ()
         e = entry
-        return self._body.step(e.observation, e.reward, e.action, e.first, state)
+        return self.body.step(e.observation, e.reward, e.action, e.first, state)
 
 
 class ChoiceCriticNetwork(CriticNetwork):

@@ -6,6 +6,7 @@ import os
 from typing import ClassVar
 
 from impala_mm.algorithms.feature_settings import HindsightSettings, TeacherSettings
+from impala_mm.algorithms.parts.shift_settings import ShiftSettings
 from impala_mm.config.flags import (
     default,
     flag,
@@ -25,7 +26,7 @@ _WORTH_TWO_THREADS = 4_000_000
 
 
 @dataclasses.dataclass(frozen=True)
-class QPolicySettings(HindsightSettings, TeacherSettings):
+class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
     """The settings of a process of an algorithm with a policy and Q-networks."""
 
     own_replay: ClassVar[bool] = True
@@ -87,6 +88,11 @@ class QPolicySettings(HindsightSettings, TeacherSettings):
         0.0, group=_GROUP, least=0, most=0.9,
         text="Share of the Q-networks' units that are left out in training, others each time. "
              "Above 0, their layers are also normalised (DroQ).")
+    shared_network: bool = flag(
+        False, group=_GROUP, kept_by="weights",
+        text="Let the policy read what the Q-networks' convolutions or core make of observations, "
+             "by an MLP of its own; only the Q-networks' loss trains these (DrQ-v2). Otherwise the "
+             "policy has a network of its own.")
     policy_delay: int = flag(
         1, group=_GROUP, learner_only=True, least=1,
         text="Optimizer steps of the Q-networks for each one of the policy.")

@@ -93,6 +93,8 @@ IMAGES = "tests.helpers.games:PictureCatch"
         ("ppo", "CartPole-v1", MEMORY | {"minibatch_of": "steps"}, "--minibatch_of=steps: MLPLSTM"),
         ("dqn", "CartPole-v1", {"agent_name": "MLPLSTMAgent"}, "use --algorithm=r2d2, which reads"),
         ("dqn", "CartPole-v1", {"random_shift": 9}, "have the shape [4]: leave it out"),
+        ("sac", "Pendulum-v1", {"random_shift": 9}, "have the shape [3]: leave it out"),
+        ("sac", "Pendulum-v1", {"shared_network": True}, "Q-networks read vectors as they are"),
         ("dqn", IMAGES, {"random_shift": 99}, "--random_shift=99 shifts images of"),
         (
             "dqn",

@@ -69,6 +69,7 @@ def test_convolution_and_pooling_of_images(padding, stride, size):
 def _slow_if_again(name):
     """Mark bodies with memories that other networks have, too."""
     again = name.startswith(("ResNet", "SmallConv")) and name.endswith(("LSTMAgent", "GRUAgent"))
+    again |= name.endswith("GTrXLAgent") and not name.startswith("MLP")
     return pytest.param(name, marks=pytest.mark.slow) if again else name
 
 

@@ -57,7 +57,7 @@ needs_onnx = pytest.mark.skipif(
 )
 FORMATS = ["numpy", pytest.param("onnx", marks=needs_onnx)]
 POLICIES = {
-    "recurrent": {"level_name": "memory", "agent_name": "MLPLSTMAgent"},
+    "recurrent": {"level_name": "memory", "agent_name": "MLPGTrXLAgent"},
     "numbers": {"level_name": "Pendulum-v1", "algorithm": "ppo"},
     "values": {"level_name": "catch", "algorithm": "dqn", "value_distribution": "quantiles"},
     "masks": {"level_name": "sandbox.small_games:TicTacToe-v0"},

@@ -19,11 +19,10 @@ from impala_mm.policy.core import CannotTeach
 from impala_mm.records import checkpoint
 
 LARGE = "ShallowConvLSTMAgent"  # whose graphs are traced in seconds
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in (LARGE, "MLPGTrXLAgent")]
 
 
-@pytest.fixture(
-    scope="module", params=["MLPLSTMAgent", pytest.param(LARGE, marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="module", params=["MLPLSTMAgent", *OTHERS])
 def logdir(request, tmp_path_factory):
     """Write a run with a checkpoint whose policy prefers some actions."""
     level = "memory"

@@ -214,7 +214,7 @@ def _played(level="catch", **settings):
     ("level", "settings"),
     [
         ("catch", {}),
-        ("memory", {"agent_name": "MLPLSTMAgent"}),
+        ("memory", {"agent_name": "MLPGTrXLAgent", "gtrxl_memory": 7}),
         ("Pendulum-v1", {"separate_networks": True}),
     ],
 )

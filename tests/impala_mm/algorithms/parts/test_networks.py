@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import tensorflow as tf
 
+import nets
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.parts import networks
 from impala_mm.config.errors import UserMistake
@@ -51,6 +52,16 @@ def test_the_flags_reach_the_network(made):
         assert all(shapes.count(shape) >= 2 * one.count(shape) for shape in one)
     state = made["chosen"].algorithm.initial_state(3)
     assert [part.shape for part in tf.nest.flatten(state)] == [(3, 4)] * 4
+
+
+def test_the_flags_of_a_transformer_reach_it():
+    chosen = {"lstm_size": 4, "gtrxl_layers": 3, "gtrxl_heads": 2, "gtrxl_memory": 5}
+    config = Config(agent_name="MLPGTrXLAgent", precision="float32", **chosen)
+    network = networks.make_network(config, level_spec("CartPole-v1"))
+    assert network.initial_state(2).core.shape == (2, 5, 3 * 4 + 1)
+    with pytest.raises(nets.Unsuitable, match="gtrxl_heads=3 does not divide the width 4"):
+        networks.make_network(dataclasses.replace(config, gtrxl_heads=3), level_spec("CartPole-v1"))
+    assert chosen.keys() <= {name.removeprefix("--") for name in networks.recorded(config)}
 
 
 @pytest.mark.parametrize("flag", CHOSEN)
