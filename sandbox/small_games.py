@@ -1,4 +1,4 @@
-"""Small games, each of which shows one thing; curves.md has the curves of the first two.
+"""Small games, each of which shows one thing; curves.md has the curves.
 
 `Harvest` has MultiDiscrete actions. `TicTacToe` forbids actions by a mask. Nobody finds the only
 reward of `Stairs` by chance. Each is learnt within some minutes:

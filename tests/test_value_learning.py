@@ -84,7 +84,7 @@ def test_a_run_is_resumed_tested_and_exported(tmp_path, name, learners):
     code, printed = run(*EXPERIMENT, f"--logdir={logdir}", *export)
     assert code == 0, printed
     exported = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
-    assert ("value" if name == "sac" else "values") in exported.structured_outputs
+    assert ("value" if name in ("sac", "td3", "mpo") else "values") in exported.structured_outputs
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,12 @@ def test_sac_swings_the_pendulum_up_within_10_000_steps(tmp_path):
     preset = ("--preset=pendulum-sac", "--mlp_sizes=256,256", "--random_steps=1000")
     _train(tmp_path, *PENDULUM, *preset, "--total_environment_frames=10000")
     assert _tested(tmp_path) > -200
+
+
+def test_td3_swings_the_pendulum_up_within_15_000_steps(tmp_path):
+    flags = ("--algorithm=td3", "--level_name=Pendulum-v1", "--random_steps=1000")
+    _train(tmp_path, *flags, "--learning_rate=0.001", "--total_environment_frames=15000")
+    assert _tested(tmp_path) > -250
 
 
 def test_mpo_swings_the_pendulum_up_within_16_000_steps(tmp_path):

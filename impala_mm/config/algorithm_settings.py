@@ -51,6 +51,7 @@ BUILT_IN = {
     "sac": _built_in("SAC", "q_policy", "sac"),
     "td3": _built_in("TD3", "q_policy", "td3"),
     "mpo": _built_in("MPO", "q_policy", "mpo"),
+    "iql": _built_in("IQL", "q_policy", "iql"),
 }
 _TYPES = (int, float, bool, str)
 
@@ -63,7 +64,7 @@ class BadAlgorithm(Exception):
 
 
 # Algorithms by which others train several agents.
-_OF_SEVERAL_AGENTS = ("coma", "ippo", "iql", "maddpg", "mappo", "masac", "matd3", "qmix", "vdn")
+_OF_SEVERAL_AGENTS = ("coma", "ippo", "maddpg", "mappo", "masac", "matd3", "qmix", "vdn")
 
 
 def place_of(algorithm: str) -> Place:

@@ -146,8 +146,8 @@ class TrainingSettings:
     # -- Algorithm
     algorithm: str = flag(
         "impala", group="Algorithm", by_run=True, kept_by="weights",
-        short="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, sac, or yours",
-        text="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, sac, or a module of your own "
+        short="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, sac, td3, iql, or yours",
+        text="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, sac, td3, iql, or a module of your own "
              "(package.module); impala_mm/algorithms/interface.py says what it must define. Each "
              "has flags and defaults of its own, which --help --algorithm=NAME shows.")
     xla: bool = flag(

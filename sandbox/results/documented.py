@@ -141,6 +141,13 @@ DOCUMENTED_RUNS = {
     "vpg-cartpole": Run(_CARTPOLE, 475, f"--algorithm=vpg {_DEFAULTS}"),
     "awr-cartpole": Run(_CARTPOLE, 400, f"--algorithm=awr {_DEFAULTS}"),
     "vmpo-cartpole": Run(_CARTPOLE, 475, f"--algorithm=vmpo {_DEFAULTS}"),
+    # Nobody finds the only reward by chance.
+    "stairs": Run(
+        Task(0.0),
+        0.9,
+        "--algorithm=ppo --level_name=sandbox.small_games:Stairs-v0 --rnd_weight=1 "
+        "--num_actors=1 --total_environment_frames=100000 --stop_at_return=0.95",
+    ),
     "taxi": Run(_TAXI, 5, "--preset=taxi-impala"),
     # Environments of other packages.
     "minigrid": Run(_EMPTY, 0.9, "--preset=minigrid-impala"),
@@ -158,6 +165,7 @@ DOCUMENTED_RUNS = {
     "sac-dmc-walker": Run(_WALK, 600, f"{_DMC_SAC} --level_name=dmc:walker-walk"),
     "sac-dmc-cheetah": Run(_RUN, 170, f"{_DMC_SAC} --level_name=dmc:cheetah-run"),
     "crafter": Run(_CRAFTER, 2.7, "--preset=crafter-ppo"),
+    "nethack": Run(_NETHACK, 25, "--preset=nethack-impala"),
     # As far as seven minutes go: a goal is rarely seen in so few steps.
     "football-run": Run(
         _RUN_TO_SCORE,
@@ -176,7 +184,6 @@ DOCUMENTED_RUNS = {
         "--algorithm=td3 --level_name=Pendulum-v1 --random_steps=1000 --num_actors=1 "
         "--total_environment_frames=2e4",
     ),
-    "nethack": Run(_NETHACK, 30, "--preset=nethack-impala"),
     "lunarlander": Run(_LANDER, 190, "--preset=lunarlander-ppo"),
     "invertedpendulum": Run(
         _INVERTED,
@@ -335,10 +342,12 @@ def save_reference(name: str, logdir: Path, alone: bool, *more: str) -> None:
     rows = [row for row in played if "episode_return" in row]
     if not rows:
         flags.refuse(f"no game of the run in {logdir} has ended; nothing was recorded")
+    last = rows[-1]
     starts = read_json_lines(logdir / "starts.jsonl")
+    # A run that was over may have been started again, which trained nothing.
+    starts = [start for start in starts if start["frames"] < last["frames"]]
     start = starts[-1]
     seed = start["settings"]["seed"]
-    last = rows[-1]
     thinned = [*rows[:: max(1, len(rows) // _CURVE_POINTS)], last]
     reference: dict[str, Any] = {
         "name": name,

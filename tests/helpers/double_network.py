@@ -107,6 +107,8 @@ class DoublePolicy(snt.Module):
 class DoubleCritic(snt.Module):
     """Q-networks in float64: Q(o, a) = tanh(w (o, a, a^2))."""
 
+    num_features = 3
+
     def __init__(self, config, environment, mean=None):
         super().__init__(name="critic")
         numbers = environment.actions.num_features

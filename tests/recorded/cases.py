@@ -40,6 +40,10 @@ BASES: dict[str, dict[str, Any]] = {
         "compile_updates": False, "batch_size": 1, "updates_per_step": 0.5, "minibatch_steps": 6,
         "replay_steps": 60, "critic_rate": 0.01, "random_steps": 0, "target_period": 3,
     },
+    "iql": {
+        "compile_updates": False, "batch_size": 1, "updates_per_step": 0.5, "minibatch_steps": 6,
+        "replay_steps": 60, "critic_rate": 0.01, "random_steps": 0,
+    },
 }  # fmt: skip
 
 
@@ -324,6 +328,12 @@ CASES = [
         cloning={"cloning": 2.5},
     ),
     *_rows("mpo", "swing", default={}),
+    *_rows(
+        *("iql", "swing"),
+        default={},
+        lstm={"agent_name": "MLPLSTMAgent"},
+    ),
+    *_rows("iql", "doors", doors={"largest_weight": 1.1}),
 ]  # fmt: skip
 
 # Some that have most parts of the code between them: what `make test` has time for.

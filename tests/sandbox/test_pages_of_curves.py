@@ -43,6 +43,7 @@ def test_a_run_is_saved_with_its_last_test_by_the_most_likely_actions(tmp_path, 
     folder = tmp_path / "run"
     folder.mkdir()
     start = {"settings": {"seed": 1}, "revision": "abc", "time": "2026-11-23T21:16:47+0000"}
+    start["frames"] = 0.0
     (folder / "starts.jsonl").write_text(json.dumps(start))
     row = {"frames": 10.0, "steps": 10.0, "seconds": 2.0, "episode_return": -90.0}
     (folder / "metrics.jsonl").write_text(json.dumps(row))
@@ -70,7 +71,10 @@ def test_a_curve_of_several_starts_counts_no_seconds_between_them_or_while_suspe
     monkeypatch.setattr(documented, "ROOT", tmp_path)
     starts = [
         {"settings": {"seed": 1}, "revision": commit, "time": time, "frames": frames}
-        for commit, time, frames in (("abc", "2026-11-23T21", 0.0), ("def", "2026-11-30T01", 40.0))
+        for commit, time, frames in (
+            *(("abc", "2026-11-23T21", 0.0), ("def", "2026-11-30T01", 40.0)),
+            ("unused", "2026-11-30T02", 60.0),
+        )
     ]
     # A suspension of 90 s, then a checkpoint at 40 frames, where the second start resumes.
     seconds = {0: 0, 10: 2, 20: 4, 30: 94, 40: 96, 50: 98, 45: 97.5, 60: 100}
@@ -116,3 +120,17 @@ def test_the_pages_show_what_was_recorded():
     readme, curves = ((ROOT / page).read_text() for page in ("README.md", "sandbox/curves.md"))
     assert set(table[2:]) <= set(readme.splitlines())
     assert set(pages.seeds_table(recorded)[2:]) <= set(curves.splitlines())
+    assert set(pages.atari_5_table(recorded)[2:]) <= set(curves.splitlines())
+
+
+def test_the_median_of_57_games_is_estimated_once_all_five_are_recorded():
+    scores = (24284.0, -6.8, 5750.0, 14474.0, 17246.0)  # those of CleanRL
+    recorded = {
+        f"ppo-{game.lower()}": [_run(1, score)]
+        for game, score in zip(documented.ATARI_5, scores, strict=True)
+    }
+    table = pages.atari_5_table(recorded)
+    assert table[2] == "| BattleZone | 24,284 ± 1,842 | 24,284 | 30,307 ± 3,720 |  |"
+    assert table[-1] == "| median of 57, estimated | 0.76 | 0.76 | 1.52 |  |"
+    del recorded["ppo-qbert"]
+    assert pages.atari_5_table(recorded)[-1] == "| median of 57, estimated | 0.76 |  | 1.52 |  |"

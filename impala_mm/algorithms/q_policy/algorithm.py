@@ -10,6 +10,7 @@ policy makes one on the second half.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
@@ -524,16 +525,16 @@ class QPolicy(Algorithm):
 
     def _after(self, part: Part, policy: PolicyNetwork) -> tuple[Distribution, tf.Tensor]:
         """Return the policies [T, B] after the steps, and the features there for `_targets`."""
-        e = part.entries
+        parameters = self._read_after(part, policy.parameters, part.states.policy)
+        masks = tf.nest.map_structure(lambda x: x[1:], part.entries.mask)
+        return policy.distribution.make(parameters, masks), self._features_after(part)
 
-        def after(x: Any) -> Any:
-            """Return what belongs to the entries after the steps."""
-            return tf.nest.map_structure(lambda leaf: leaf[1:], x)
+    def _features_after(self, part: Part) -> tf.Tensor:
+        """Return the features [T, B, F] for `_targets` after the steps."""
+        return self._read_after(part, self._targets.unroll, part.states.critics)
 
+    def _read_after(self, part: Part, read: Callable[[Entry, Any], tf.Tensor], state: Any) -> Any:
+        """Return what a network returns [T, B, ...] for the entries after the steps."""
         if self._remembers:  # the memory needs entry 0, too
-            parameters = policy.parameters(e, part.states.policy)[1:]
-            features = self._targets.unroll(e, part.states.critics)[1:]
-        else:
-            parameters = policy.parameters(after(e), part.states.policy)
-            features = self._targets.unroll(after(e), part.states.critics)
-        return policy.distribution.make(parameters, after(e.mask)), features
+            return read(part.entries, state)[1:]
+        return read(tf.nest.map_structure(lambda x: x[1:], part.entries), state)

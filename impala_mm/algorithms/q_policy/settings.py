@@ -18,7 +18,7 @@ from impala_mm.config.flags import (
 from impala_mm.config.settings import Config, UpdateThreads
 
 _GROUP = "Policy and Q-networks"
-_SAC, _TD3, _MPO = "SAC", "TD3", "MPO"
+_SAC, _TD3, _MPO, _IQL = "SAC", "TD3", "MPO", "IQL"
 _TRAINED = without_flag("fixed_temperature")
 _OF_NUMBERS = without_flag("discrete_sac")
 # Multiplications in a product of matrices from which two threads make it faster than one.
@@ -302,3 +302,26 @@ class MPOSettings(QPolicySettings):
                 f"--box_policy={self.box_policy}: the policy of MPO is a normal distribution: use "
                 f"--box_policy=normal"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class IQLSettings(QPolicySettings):
+    """The settings of a process of IQL."""
+
+    box_policy: str = default(Config, "box_policy", "normal")
+    critic_rate: float = default(QPolicySettings, "critic_rate", 0.0003)
+    # fmt: off
+    expectile: float = flag(
+        0.7, group=_IQL, learner_only=True, least=0.5, most=1,
+        text="Expectile of the played actions' values that a state's value is: 0.5 is their mean; "
+             "the nearer to 1, the nearer it is to the best one, and the more luck counts as "
+             "skill.")
+    inverse_temperature: float = flag(
+        3.0, group=_IQL, learner_only=True, least=0,
+        text="Factor of an action's advantage in the logarithm of its weight. 0: all weights are "
+             "1, which is behaviour cloning.")
+    largest_weight: float = flag(
+        100.0, group=_IQL, infinite=True, learner_only=True, least=1,
+        only_with=with_number("inverse_temperature"),
+        text="Largest weight of an action. inf: no limit.")
+    # fmt: on

@@ -166,15 +166,19 @@ def test_a_share_of_the_steps_trains_the_predictor_others_each_time_and_all_the_
     [
         (
             "tests.helpers.acting:Signals-v0",
-            {"agent_name": "MLPLSTMAgent", "recompute_advantages": True},
+            {
+                "agent_name": "MLPLSTMAgent",
+                "recompute_advantages": True,
+                "learning_rate": 0.01,
+            },
         ),
-        pytest.param("PongNoFrameskip-v4", {}, marks=pytest.mark.slow),
+        pytest.param("PongNoFrameskip-v4", {"learning_rate": 0.0003}, marks=pytest.mark.slow),
     ],
 )
 def test_ppo_learns_the_target_of_any_observation_and_the_target_stays(level, settings):
     algorithm, exchange = in_process.made(
         "ppo", level, batch_size=4, unroll_length=4, minibatches=1, epochs=2, rnd_weight=1.0,
-        rnd_share=1.0, learning_rate=0.01, **settings,
+        rnd_share=1.0, **settings,
     )  # fmt: skip
     (feature,) = [f for f in algorithm.features if isinstance(f, RandomDistillation)]
     before = in_threads.arrays(feature._target.variables)
