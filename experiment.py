@@ -51,9 +51,11 @@ def main(argv: list[str]) -> None:
         from launcher.dashboard.serve import serve  # noqa: PLC0415
 
         serve(config)
-    # A frontend may start an evaluator beside the training whose flags it lets this check.
+    # An evaluator may be started beside the training whose flags a frontend lets this check, or
+    # beside one without actors.
     started = bool(starter.start_id())
-    flag_values.check_effects(config, evaluators=started, notes=not started)
+    evaluators = started or config.num_actors == 0
+    flag_values.check_effects(config, evaluators=evaluators, notes=not started)
     # Imported after the flags are parsed, so that --help and a misspelt flag answer at once.
     from impala_mm.jobs import (  # noqa: PLC0415
         actor,
@@ -106,7 +108,7 @@ def run_locally(config: Config, argv: list[str], given: list[str]) -> NoReturn:
     code = foreground.run(
         foreground.LocalRun(
             learners,
-            processes.actors,
+            processes.others,
             processes.environment | mpirun.environment(as_root=True),
             processes.folder,
             config.log_max_mb,

@@ -2,9 +2,10 @@
 
 import re
 
+import numpy as np
 import pytest
 from processes import EXPERIMENT, Process, catch_command, free_port, needs_horovod, run
-from recorded_catch import record_catch
+from recorded_catch import FunctionPlayer, record_catch, record_games
 from rows import read_rows, until_row
 from scripted import catcher
 from supervising import until
@@ -216,3 +217,47 @@ def test_two_learners_learn_from_their_own_games_and_hold_the_same_variables_and
     scored = [row for row in rows if {"student_score", "teacher_cost"} <= row.keys()]
     assert scored
     assert all(0 <= row["teacher_cost"] <= 1 for row in scored)
+
+
+class Swinger(FunctionPlayer):
+    """A player that swings a pendulum up and holds it, but for a half of random actions."""
+
+    def step(self, entry, state, explore):
+        cos, sin, speed = entry.observation.numpy().T
+        missing = 5 - speed**2 / 6 - 5 * cos  # of the energy that it has above
+        swing = np.sign(speed) * np.sign(missing)
+        hold = np.clip(-5 * np.arctan2(sin, cos) - speed, -1, 1)
+        torque = np.where((cos > 0.9) & (np.abs(speed) < 4), hold, swing)
+        drawn = self._random.uniform(-1, 1, [2, len(torque)])
+        torque = np.where(drawn[0] < 0, drawn[1], torque)
+        return torque[:, np.newaxis].astype(np.float32), state, ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "flags"),
+    [("iql", ()), ("td3", ("--cloning=2.5", "--normalize_observations=true"))],
+    ids=["iql", "td3+bc"],
+)
+def test_a_run_without_actors_learns_from_recorded_games_and_is_tested(tmp_path, algorithm, flags):
+    about = record_games("Pendulum-v1", Swinger, tmp_path / "games", 5, 20, num_envs=8)
+    assert -650 < about.mean_return < -350
+    logdir = tmp_path / "run"
+    command = (
+        *(*EXPERIMENT, f"--algorithm={algorithm}", "--level_name=Pendulum-v1", *flags),
+        *(f"--teacher_data={tmp_path / 'games'}", "--offline_updates=300", "--num_actors=0"),
+        *("--mlp_sizes=64,64", "--reward_scaling=0.1", "--save_checkpoint_secs=10"),
+        *("--deterministic", "--test_num_episodes=32", f"--logdir={logdir}"),
+    )
+    code, printed = run(*command, limit=900)
+    assert code == 0, printed
+    assert re.search(r"300 updates from 8,0\d\d recorded steps .*; the run ends after", printed)
+    rows = [row for row in read_rows(logdir) if row.get("offline_updates")]
+    assert rows[-1]["frames"] == 0
+    assert rows[-1]["updates"] == 300
+    tested = read_rows(logdir, "evaluations.jsonl")
+    assert tested[-1]["updates"] == 300
+    assert tested[-1]["mean"] > about.mean_return + 100
+    code, printed = run(*command, limit=200)
+    assert code == 0, printed
+    assert "it has reached its 300 offline updates" in printed

@@ -154,8 +154,9 @@ class TeacherSettings(Config):
     offline_updates: int = flag(
         0, group=_GROUP, learner_only=True, least=0,
         text="Updates from recorded games with which a run begins, before its actors play. The "
-             "games are those of teacher_data; without it, the teacher plays them first. "
-             "sandbox/teachers.md explains what is learned from them.")
+             "games are those of teacher_data; without it, the teacher plays them first. With "
+             "num_actors=0 the run ends after them, and an evaluator tests its checkpoints. "
+             "sandbox/offline.md explains what is learned from them.")
     teacher_data: str = flag(
         "", group=_GROUP, learner_only=True, needs=RECORDED_GAMES,
         text="Folder of recorded games, as --mode=record writes them, for offline_updates and "
@@ -164,8 +165,8 @@ class TeacherSettings(Config):
     teacher_data_share: float = flag(
         0.0, group=_GROUP, learner_only=True, least=0, most=0.99,
         text="Share of recorded games in each update while actors play, for algorithms with a "
-             "replay: unrolls, or steps of SAC and TD3, beside those of batch_size. They are never "
-             "replaced, and are drawn uniformly. 0: none.")
+             "replay: unrolls, or steps of SAC, TD3, MPO and IQL, beside those of batch_size. They "
+             "never replaced, and are drawn uniformly. 0: none.")
     teacher_steps: int = flag(
         50_000, group=_GROUP, learner_only=True, least=1,
         only_with=RECORDED_GAMES & with_flag("teacher") & without_flag("teacher_data"),
@@ -316,7 +317,7 @@ class TeacherSettings(Config):
             raise ValueError(
                 f"{share}: --algorithm={self.algorithm} must know how likely the policy that "
                 f"played was to act so, which recorded games do not say: use --offline_updates, or "
-                f"--algorithm=dqn, r2d2 or sac"
+                f"--algorithm=dqn, r2d2, sac, td3 or iql"
             )
         if self.uses_recorded_games and not (self.teacher_data or self.teacher):
             asked = f"--offline_updates={self.offline_updates}" if self.offline_updates else share

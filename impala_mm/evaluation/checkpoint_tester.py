@@ -134,20 +134,22 @@ class CheckpointTester:
         except (OSError, tf.errors.OpError) as error:
             self._say(f"an evaluation could not be written ({error})")
         deviation = results.number(row.get("deviation", float("nan")))
+        frames, updates = f"{result.frames:,.0f} frames", f"{result.updates:,} updates"
         self._say(
             f"{result.level}: mean return {result.mean:.2f} (standard deviation {deviation}) of "
-            f"{len(result.returns)} games at {result.frames:,.0f} frames"
+            f"{len(result.returns)} games at {frames if result.frames else updates}"
         )
 
     def _draw(self, result: Evaluation, row: dict[str, Any]) -> None:
-        """Write an evaluation for TensorBoard, at the frames that the policy was trained on."""
+        """Write an evaluation for TensorBoard, at the policy's frames, or its updates without."""
         if self._events is None:
             folder = self._logdir / "events-evaluation"
             self._events = tf.summary.create_file_writer(str(folder))
         suffix = f"/{result.level}" if len(self._levels) > 1 else ""
         named = {"return": row["mean"], "length": row["mean_length"]}
         named |= {name: row[name] for name in ("deviation", "normalised_score") if name in row}
-        with self._events.as_default(step=np.int64(result.frames)):  # see metrics_writer
+        step = np.int64(result.frames or result.updates)  # see metrics_writer
+        with self._events.as_default(step=step):
             for name, value in named.items():
                 tf.summary.scalar(f"evaluation/{name}{suffix}", np.float32(value))
         self._events.flush()

@@ -31,7 +31,8 @@ class LocalProcesses(NamedTuple):
     """The processes of a run on this machine."""
 
     learner: list[str]  # the command of each learner
-    actors: list[list[str]]  # a command for each, whose addresses are not known before the learners
+    # The commands of the others, by name; the learners' addresses in them are not known before.
+    others: dict[str, list[str]]
     environment: dict[str, str]  # all variables of every process
     folder: Path  # the run's folder, which exists
 
@@ -77,9 +78,15 @@ def prepare(
     # A later flag replaces an earlier one.
     common = [sys.executable, argv[0], *flags.arguments(config, given)]
     common += [f"--learner_hosts={','.join(addresses)}", f"--logdir={folder.path}"]
+    others = {
+        f"actor-{task}": [*common, "--job_name=actor", f"--task={task}"]
+        for task in range(num_actors)
+    }
+    if num_actors == 0 and getattr(config, "offline_updates", False):
+        others["evaluator"] = [*common, "--job_name=evaluator"]
     return LocalProcesses(
         [*common, "--job_name=learner", "--num_learners=1"],  # each is one
-        [[*common, "--job_name=actor", f"--task={task}"] for task in range(num_actors)],
+        others,
         os.environ
         | {
             starter.COMMAND_VARIABLE: shlex.join(["python", *argv]),

@@ -48,9 +48,13 @@ class RunLimits:
         if not config.total_environment_frames and math.isinf(config.stop_at_return):
             self.episode_return = math.inf if reward_threshold is None else reward_threshold
         self.seconds = config.max_seconds  # counted from the first unroll of each start
+        ends_offline = phases.ends_offline(config)
+        self.offline_updates = phases.planned_updates(config) if ends_offline else math.inf
 
-    def why_reached(self, frames: float, episode_return: float) -> str:
-        """Return why a run with these frames and this mean return ends; empty if it goes on."""
+    def why_reached(self, frames: float, episode_return: float, offline_updates: int) -> str:
+        """Return why a run ends that has reached this; empty if it goes on."""
+        if offline_updates >= self.offline_updates:
+            return f"made its {offline_updates:,} updates from recorded games"
         if frames >= self.frames:
             return f"reached {self.frames:,.0f} frames"
         if episode_return >= self.episode_return:
@@ -152,7 +156,7 @@ class Learner(threading.Thread):
 
     def _reaches_limit(self, episode_return: float) -> bool:
         """Return whether a limit is reached, equally on all learners; if so, set `end_reason`."""
-        reason = self.limits.why_reached(self.frames, episode_return)
+        reason = self.limits.why_reached(self.frames, episode_return, self.offline_updates)
         self.end_reason = reason or self.end_reason
         return bool(reason)
 
@@ -166,8 +170,7 @@ class Learner(threading.Thread):
             assert train_step
             result = train_step(
                 batch,
-                self.frames,
-                self.limits.frames,
+                *self._progress,
                 agreed.returns.least_exploring,
                 self.updates,
             )
@@ -261,6 +264,13 @@ class Learner(threading.Thread):
     def frames(self) -> float:
         """The environment frames that all learners have played; a replayed one counts once."""
         return float(self.steps * self._repeats)
+
+    @property
+    def _progress(self) -> tuple[float, float]:
+        """How far schedules are: the frames and their limit, or updates, where no actor plays."""
+        if math.isfinite(self.limits.offline_updates):
+            return self.offline_updates, self.limits.offline_updates
+        return self.frames, self.limits.frames
 
     @property
     def offline_left(self) -> int:

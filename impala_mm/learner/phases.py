@@ -41,7 +41,7 @@ from impala_mm.learner.sources.recorded import (
 )
 from impala_mm.replay.data_set import About, BadData, unroll_spec
 from impala_mm.replay.recorded_games import RecordedGames
-from impala_mm.runtime import devices, heartbeat
+from impala_mm.runtime import devices, heartbeat, starter
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.timing import Interval, format_duration
 
@@ -203,7 +203,8 @@ class Phases:
         source.begin(offline, left, beside)
         read_of = f"{games.steps:,} recorded steps ({len(games):,} unrolls)"
         if left:
-            self._say(f"offline: {left:,} updates from {read_of}; actors play afterwards")
+            follows = "the run ends" if ends_offline(config) else "actors play"
+            self._say(f"offline: {left:,} updates from {read_of}; {follows} afterwards")
         if config.teacher_data_share:
             share = share_beside(self._algorithm, config)
             self._say(f"online: {share:.1%} of each update is from {read_of}")
@@ -261,6 +262,12 @@ class Phases:
 def planned_updates(config: Config) -> int:
     """Return the number of updates from recorded games with which a run begins."""
     return getattr(config, "offline_updates", 0)
+
+
+def ends_offline(config: Config) -> bool:
+    """Return whether a run ends after these updates: it has no actors."""
+    has_none = config.num_actors == 0 or starter.has_no_actors()
+    return has_none and planned_updates(config) > 0
 
 
 def why_unsuitable(config: Config, algorithm: Algorithm) -> str:

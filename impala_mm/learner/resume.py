@@ -183,7 +183,9 @@ def resume_messages(about: CheckpointInfo, config: Config, learners: int) -> lis
 def why_finished(about: CheckpointInfo, limits: RunLimits) -> str:
     """Return why a run is finished, and which flag would continue it; empty if it is not."""
     mean_return = about.episode_return
-    if about.frames >= limits.frames:
+    if about.offline_updates >= limits.offline_updates:
+        reached, flag = f"{limits.offline_updates:,} offline updates", "offline_updates"
+    elif about.frames >= limits.frames:
         reached, flag = f"{limits.frames:,.0f} frames", "total_environment_frames"
     elif mean_return is not None and mean_return >= limits.episode_return:
         reached = f"mean return of {limits.episode_return:g} ({mean_return:.2f})"

@@ -50,6 +50,11 @@ def num_actors() -> int | None:
     return int(text) if text.isdecimal() and int(text) else None
 
 
+def has_no_actors() -> bool:
+    """Return whether this learner was started without any actors."""
+    return os.environ.get(ACTORS_VARIABLE) == "0"
+
+
 # The variables of each launcher: Open MPI, horovodrun, MPICH's Hydra, Slurm's srun. They hold the
 # number of processes and this one's rank, and the same within its host if the launcher sets them.
 _VARIABLES = (

@@ -22,6 +22,7 @@ from launcher.supervise.process_output import FATAL, write_to_terminal
 from launcher.supervise.process_state import ActorWatch, Failure, State
 from launcher.supervise.run_registry import ProcessEntry, Record, Run, boot_id, foreground_prefix
 from launcher.supervise.task import (
+    EVALUATOR,
     FINAL_STATES,
     HEARTBEAT,
     LEARNERS,
@@ -41,7 +42,8 @@ class LocalRun(NamedTuple):
     """The processes of a run on this machine."""
 
     learners: list[str]  # the command of the learner, or of the mpirun of several learners
-    actors: list[list[str]]  # a command for each
+    # Commands by name: actor-0 and so on, or the evaluator of a run that only learns.
+    others: Mapping[str, list[str]]
     environment: Mapping[str, str]  # all variables of every process
     folder: Path  # the run's folder: actors' logs, and metrics.jsonl
     log_max_mb: float  # size of an actor's log in MiB before a new one is begun
@@ -81,7 +83,6 @@ class _Foreground:
             learners=[],
             next_actor=0,
         )
-        self._names = [LEARNERS, *(f"actor-{task}" for task in range(len(local_run.actors)))]
         self._heartbeat = Path(local_run.environment.get(HEARTBEAT) or folder / LEARNERS / "beat")
         self._reported: dict[str, float] = {}  # by process: the time of its last reported failure
         self._mistakes: dict[str, str] = {}  # user's mistakes, and the first actor that found each
@@ -103,14 +104,18 @@ class _Foreground:
                 self._request_stop(supervisors[0])
             if not addresses and not self._stop_requests:
                 addresses = self._run.state_of(LEARNERS).learner_hosts
-                supervisors += self._start(self._actor_tasks(addresses)) if addresses else []
+                supervisors += self._start(self._other_tasks(addresses)) if addresses else []
             if not self._stop_requests and time.monotonic() >= next_look:
                 next_look = time.monotonic() + _STATE_SECONDS
                 self._report_actors()
         until = time.monotonic() + _END_SECONDS
-        for supervisor in supervisors[1:]:  # they end because their leader has ended
-            with contextlib.suppress(subprocess.TimeoutExpired):  # `run` kills it
-                supervisor.wait(max(until - time.monotonic(), 0.0))
+        for name, supervisor in zip(self._local_run.others, supervisors[1:], strict=False):
+            # They end because their leader has ended, an evaluator once it has tested the last
+            # checkpoint; `run` kills those that do not.
+            while supervisor.poll() is None and (name == EVALUATOR or time.monotonic() < until):
+                if len(self._signals) > self._stop_requests:
+                    break
+                time.sleep(_HOSTS_CHECK_SECONDS)
         return self._result(child_process.exit_code(supervisors[0]))
 
     def _start(self, tasks: Sequence[Task]) -> list[subprocess.Popen]:
@@ -123,27 +128,27 @@ class _Foreground:
         self._run.write_record(self._record)
         return [
             programs.start_supervisor(
-                self._folder / task.name / "task.json", shows_output=task.name == LEARNERS
+                self._folder / task.name / "task.json", shows_output=not task.log
             )
             for task in tasks
         ]
 
-    def _actor_tasks(self, addresses: Sequence[str]) -> list[Task]:
-        commands = zip(self._names[1:], self._local_run.actors, strict=True)
+    def _other_tasks(self, addresses: Sequence[str]) -> list[Task]:
+        commands = self._local_run.others.items()
         return [self._make_task(n, with_learner_hosts(each, addresses)) for n, each in commands]
 
     def _make_task(self, name: str, command: list[str]) -> Task:
-        is_learners = name == LEARNERS
+        is_learners, job = name == LEARNERS, name.partition("-")[0]
         beat = str(self._heartbeat if is_learners else self._folder / name / "beat")
         return Task(
             name=name,
-            job="learner" if is_learners else "actor",
+            job="learner" if is_learners else job,
             host="localhost",
             command=command,
             environment={**self._local_run.environment, "PYTHONUNBUFFERED": "1", HEARTBEAT: beat},
             workdir=os.getcwd(),
             folder=str(self._folder),
-            log="" if is_learners else str(self._log(name)),  # a learner keeps its own log
+            log=str(self._log(name)) if job == "actor" else "",  # a learner keeps its own log
             log_max_mb=self._local_run.log_max_mb,
             leader="" if is_learners else LEARNERS,
             lease_secs=None,

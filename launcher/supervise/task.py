@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 FINAL_STATES = ("ended", "failed", "stopped")  # states that no other state follows
 LEARNERS = "learners"  # the name of the process of all learners
+EVALUATOR = "evaluator"  # the name of that of a run in the foreground
 HEARTBEAT = "IMPALA_MM_HEARTBEAT"  # environment variable of a process: its heartbeat file
 # Environment variable of an mpirun that starts learners on other hosts, too: where its agents wait
 # for these (`mpi_agent`).

@@ -64,8 +64,8 @@ class SimulatedAlgorithm(Algorithm):
 
     def act(self, entry, core_state, exploration):
         """Return random actions after a while."""
-        seconds = tf.numpy_function(self._act_slowly, [self._acting_seconds], tf.float64)
-        with tf.control_dependencies([seconds]):
+        wait = lambda: tf.numpy_function(self._act_slowly, [tf.ones([])], tf.float32)  # noqa: E731
+        with tf.control_dependencies([wait()] if self._acting_seconds else []):
             actions = tf.random.uniform(tf.shape(entry.action), 0, self._actions, tf.int32)
         return actions, core_state, ()
 
@@ -85,9 +85,9 @@ class SimulatedAlgorithm(Algorithm):
         zero = tf.add_n([gradient[0] for gradient in averaged])
         return {"grad_norm": zero, "clipped_share": zero}, batch.weight
 
-    def _act_slowly(self, seconds):
-        time.sleep(seconds)
-        return seconds
+    def _act_slowly(self, done):
+        time.sleep(self._acting_seconds)
+        return done
 
     def _wait_for_layer(self, done, layer):
         """Wait until the gradient of this layer would be ready."""

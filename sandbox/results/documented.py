@@ -135,7 +135,9 @@ DOCUMENTED_RUNS = {
     "r2d2-memory": Run(_MEMORY, 0.8, "--preset=memory-r2d2"),
     # The mean is that of all environments, of which a few explore; the policy is better.
     "r2d2-pong": Run(_PONG, 10, "--preset=atari-r2d2 --num_actors=1"),
+    "pqn-cartpole": Run(_CARTPOLE, 475, f"--algorithm=pqn {_DEFAULTS}"),
     "sac-pendulum": Run(_PENDULUM, -450, "--preset=pendulum-sac"),
+    "mpo-pendulum": Run(_PENDULUM, -650, "--preset=pendulum-mpo"),
     "a2c-cartpole": Run(_CARTPOLE, 475, f"--algorithm=a2c {_DEFAULTS}"),
     "vpg-cartpole": Run(_CARTPOLE, 475, f"--algorithm=vpg {_DEFAULTS}"),
     "awr-cartpole": Run(_CARTPOLE, 400, f"--algorithm=awr {_DEFAULTS}"),

@@ -47,7 +47,7 @@ class Normal:
 
     def log_densities(self, actions: tf.Tensor) -> tf.Tensor:
         """Return the log-density of each number, [..., D]."""
-        scores = (actions - self.mean) / self.deviation
+        scores = (tf.cast(actions, self.mean.dtype) - self.mean) / self.deviation
         return -0.5 * tf.square(scores) - tf.math.log(self.deviation) - _LOG_ROOT
 
     def entropy(self, noise: tf.Tensor | None = None) -> tf.Tensor:

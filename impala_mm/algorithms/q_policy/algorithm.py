@@ -10,6 +10,7 @@ policy makes one on the second half.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
@@ -440,7 +441,7 @@ class QPolicy(Algorithm):
 
         (loss, value, error) = self._apply("critics", loss, exchange)
         if not self.copies_wait:
-            self._follow(self._config.target_share)
+            self._move_copies("critics")
         # The losses are means, so they are those per step, too.
         metrics = {"loss/total": loss, "loss_per_step/total": loss}
         return metrics | {"q/value": part.per_step(value), "q/error": part.per_step(error)}
@@ -467,7 +468,7 @@ class QPolicy(Algorithm):
         loss, metrics, measured = self._apply("policy", loss, exchange)
         metrics = self._after_policy(part, metrics, exchange)
         if self.copies_wait:
-            self._follow(self._config.target_share)
+            self._move_copies("policy")
         metrics |= {"loss/policy": loss, "loss_per_step/policy": loss}
         return metrics | self.features.after(measured, exchange)
 
@@ -478,7 +479,13 @@ class QPolicy(Algorithm):
         exchange.apply(self._optimizers[name], gradients, variables, name)
         return computed
 
-    def _follow(self, share: float) -> None:
+    def _move_copies(self, after: str) -> None:
+        """Move the slow copies if it is time to, after a step of this optimizer."""
+        share, period = self._config.target_share, self._config.target_period
+        due = self._optimizers[after].step % period == 0
+        self._follow(share if period == 1 else tf.where(due, share, 0.0))
+
+    def _follow(self, share: float | tf.Tensor) -> None:
         """Move the slow copies by this share of the way to what they copy."""
         targets.follow(self._followers, self._copied, share)
 
@@ -518,16 +525,16 @@ class QPolicy(Algorithm):
 
     def _after(self, part: Part, policy: PolicyNetwork) -> tuple[Distribution, tf.Tensor]:
         """Return the policies [T, B] after the steps, and the features there for `_targets`."""
-        e = part.entries
+        parameters = self._read_after(part, policy.parameters, part.states.policy)
+        masks = tf.nest.map_structure(lambda x: x[1:], part.entries.mask)
+        return policy.distribution.make(parameters, masks), self._features_after(part)
 
-        def after(x: Any) -> Any:
-            """Return what belongs to the entries after the steps."""
-            return tf.nest.map_structure(lambda leaf: leaf[1:], x)
+    def _features_after(self, part: Part) -> tf.Tensor:
+        """Return the features [T, B, F] for `_targets` after the steps."""
+        return self._read_after(part, self._targets.unroll, part.states.critics)
 
+    def _read_after(self, part: Part, read: Callable[[Entry, Any], tf.Tensor], state: Any) -> Any:
+        """Return what a network returns [T, B, ...] for the entries after the steps."""
         if self._remembers:  # the memory needs entry 0, too
-            parameters = policy.parameters(e, part.states.policy)[1:]
-            features = self._targets.unroll(e, part.states.critics)[1:]
-        else:
-            parameters = policy.parameters(after(e), part.states.policy)
-            features = self._targets.unroll(after(e), part.states.critics)
-        return policy.distribution.make(parameters, after(e.mask)), features
+            return read(part.entries, state)[1:]
+        return read(tf.nest.map_structure(lambda x: x[1:], part.entries), state)

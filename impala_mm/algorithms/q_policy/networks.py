@@ -116,8 +116,8 @@ class CriticNetwork(snt.Module):
         # What reads the observations, if they are not read as they are.
         self.body = None if direct else networks.make_network(config, environment, mean)
         size = sum(leaf.shape.num_elements() for leaf in leaves)
-        features = self.body.num_features if self.body else size
-        self._critics: Any = self._make_critics(config, environment, features)
+        self.num_features = self.body.num_features if self.body else size
+        self._critics: Any = self._make_critics(config, environment, self.num_features)
 
     def _make_critics(self, config: Any, environment: EnvironmentSpec, features: int) -> Any:
         sizes = (features, config.num_critics, config.critic_dropout)

@@ -289,6 +289,7 @@ def test_environments_of_several_actors_and_groups_do_not_mix(there):
     ("level_name", "agent_name"),
     [
         ("PongNoFrameskip-v4", "ShallowConvLSTMAgent"),
+        pytest.param("memory", "MLPGTrXLAgent", marks=pytest.mark.slow),
         pytest.param("acting:Doors-v0", "MLPAgent", marks=pytest.mark.slow),  # with masks
     ],
 )

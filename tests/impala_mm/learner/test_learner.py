@@ -20,6 +20,7 @@ from impala_mm.learner.learner import Learner, RunLimits, between_updates, root_
 from impala_mm.learner.lockstep import UNKNOWN, AgreedStep
 from impala_mm.learner.sources.batch_source import RECORDED, BatchSource, Composition
 from impala_mm.learner.train_step import GradientNotFinite, UpdateProfiler
+from impala_mm.runtime import starter
 
 
 class Two(group.SingleLearner):
@@ -174,3 +175,17 @@ def test_a_batchs_composition_is_counted_by_hand():
 def test_a_levels_threshold_ends_a_run_that_has_no_limit_of_its_own(flags, threshold, limits):
     found = RunLimits(Config(**flags), threshold)
     assert (found.frames, found.episode_return) == limits
+
+
+@pytest.mark.parametrize(("num_actors", "started", "ends"), [(0, "", 9), (2, "0", 9), (2, "2", 0)])
+def test_a_run_without_actors_ends_after_its_updates_from_recorded_games(
+    monkeypatch, num_actors, started, ends
+):
+    """The frontend starts the actors of its CSV, whatever the flag says."""
+    monkeypatch.setenv(starter.ACTORS_VARIABLE, started)
+    settings = Config.of_algorithm("iql")
+    limits = RunLimits(
+        settings(algorithm="iql", teacher_data="x", offline_updates=9, num_actors=num_actors), None
+    )
+    assert limits.why_reached(0.0, math.nan, 8) == ""
+    assert bool(limits.why_reached(0.0, math.nan, 9)) == bool(ends)

@@ -225,6 +225,9 @@ def test_fewer_learners_leave_own_states_unused_unless_replay_deals_them_out():
     assert not any("not be used" in line for line in lines)
 
 
+_OFFLINE = {"offline_updates": 9, "teacher_data": "games", "num_actors": 0}
+
+
 @pytest.mark.parametrize(
     ("flags", "about", "said"),
     [
@@ -235,10 +238,12 @@ def test_fewer_learners_leave_own_states_unused_unless_replay_deals_them_out():
         ({"stop_at_return": 0.5}, {}, ""),
         ({"max_seconds": 9}, {"seconds": 9.5}, "max_seconds"),
         ({"max_seconds": 9}, {"seconds": 8.5}, ""),
+        (_OFFLINE, {"offline_updates": 9}, "offline_updates"),
+        (_OFFLINE, {"offline_updates": 8}, ""),
     ],
 )
 def test_a_finished_run_names_the_flag_to_raise(flags, about, said):
-    limits = RunLimits(Config(**flags), None)
+    limits = RunLimits(Config.of_algorithm("iql")(**flags), None)
     found = resume.why_finished(_about(**about), limits)
     assert f"a higher --{said}" in found if said else not found
 

@@ -14,18 +14,18 @@ from supervising import until
 
 from launcher.supervise.procfs import descendants, start_time
 
-# What experiment.py does: its arguments are JSON of the learners' command and the actors'.
+# What experiment.py does: its arguments are JSON of the learners' command and the others'.
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
 from impala_mm.config import messages
 from launcher.supervise import foreground
-learners, actors, folder = json.loads(sys.argv[1])
+learners, others, folder = json.loads(sys.argv[1])
 signals = []
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, _: signals.append(number))
 local_run = foreground.LocalRun(
-    learners, actors, dict(os.environ), Path(folder), 1.0, messages.log_line
+    learners, others, dict(os.environ), Path(folder), 1.0, messages.log_line
 )
 code = foreground.run(local_run, signals)
 sys.exit(128 + signals[0] if code is None else code)
@@ -55,10 +55,11 @@ WAITS = "import os, time\nwhile not os.path.exists('{folder}/go'): time.sleep(0.
 def begin(tmp_path):
     """Start a run of a learner and actors that are given as programs of Python."""
 
-    def start(learner, *actors, shell=(), flags=(), reports=REPORTS):
+    def start(learner, *actors, shell=(), flags=(), reports=REPORTS, **others):
         learner = reports + learner.replace("{folder}", str(tmp_path)).replace("{{}}", "{}")
-        commands = [[*PYTHON, learner], [[*PYTHON, actor, *flags] for actor in actors]]
-        commands.append(str(tmp_path))
+        others |= {f"actor-{number}": actor for number, actor in enumerate(actors)}
+        others = {name: [*PYTHON, other, *flags] for name, other in others.items()}
+        commands = [[*PYTHON, learner], others, str(tmp_path)]
         temporary = tmp_path / "tmp"
         temporary.mkdir()
         arguments = (sys.executable, "-c", PROGRAM, json.dumps(commands))
@@ -296,4 +297,33 @@ def test_kill_9_leaves_no_process_of_the_run(begin, who):
         os.kill(_processes(run, "learners")[1], signal.SIGKILL)
         assert run.wait(10) != 0
         assert "the learners' supervisor was killed by SIGKILL; " in run.printed()
+    _until_gone(pids)
+
+
+# As an evaluator, it tests the last checkpoint after SIGUSR1.
+TESTS = (
+    "import signal, sys, time\n"
+    "def test(*_):\n    {}; print('tested'); sys.exit(0)\n"
+    "signal.signal(signal.SIGUSR1, test)\n"
+    "print('waits')\n"
+    "time.sleep(60)"
+)
+
+
+def test_an_evaluator_tests_the_last_checkpoint_although_the_learners_have_ended(begin):
+    run = begin(f"{WAITS}raise SystemExit(7)", evaluator=TESTS.format("time.sleep(4)"))
+    run.until("waits")
+    (run.temporary.parent / "go").touch()
+    assert run.wait(15) == 7
+    assert run.printed() == "waits\ntested\n"
+
+
+def test_ctrl_c_ends_an_evaluator_that_would_test_the_last_checkpoint(begin):
+    run = begin(WAITS, evaluator=TESTS.format("print('tests'); time.sleep(60)"))
+    run.until("waits")
+    pids = _processes(run, "evaluator")
+    (run.temporary.parent / "go").touch()
+    run.until("tests")
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait(10) == 0, "the learners have ended as they should"
     _until_gone(pids)
