@@ -92,6 +92,9 @@ def _refuse_without_effect(
             part, there = "GTrXL", isinstance(core, GTrXL)
         elif field in {"conv_factor", "conv_units"}:
             part, there = "convolutions", any(isinstance(m, snt.Conv2D) for m in modules)
+        elif field == "layer_norm":
+            part = "layer that can be normalised"
+            there = any(isinstance(m, MLP | Conv) for m in modules)
         else:
             part, there = "MLP for such observations", any(isinstance(m, MLP) for m in modules)
         if not there:

@@ -24,7 +24,7 @@ class Style(NamedTuple):
 
     mlp_sizes: tuple[int, ...] = (64, 64)  # units of each layer, the first one first
     activation: str = "tanh"  # after each layer of an MLP: one of ACTIVATIONS
-    layer_norm: bool = False  # before each activation of an MLP
+    layer_norm: bool = False  # before each activation of an MLP and of `Conv`
     # Scale of an MLP's initial weights, which are then orthogonal. 0: random numbers of the
     # deviation 1 / sqrt(inputs), truncated at two deviations.
     mlp_init_scale: float = 0.0
@@ -48,6 +48,10 @@ class Style(NamedTuple):
         units = own if self.conv_units < 0 else self.conv_units
         return linear(units, self.noise_scale, **options) if units else None
 
+    def norms(self, layers: Sequence[Any]) -> list[snt.LayerNorm]:
+        """Return what normalises each layer's outputs, over their last axis; [] for nothing."""
+        return [snt.LayerNorm(-1, True, True) for _ in layers if self.layer_norm]
+
 
 DEFAULT = Style()
 
@@ -65,7 +69,7 @@ class MLP(Torso):
         )
         if noise := style.noise_scale:
             self._layers = snt.Sequential([NoisyLinear(size, noise) for size in style.mlp_sizes])
-        self._norms = [snt.LayerNorm(-1, True, True) for _ in style.mlp_sizes if style.layer_norm]
+        self._norms = style.norms(style.mlp_sizes)
 
     def __call__(self, observation: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:
         """Return the features [N, D] of observations [N, ...].
@@ -122,6 +126,7 @@ class Conv(Torso):
             for layer in [tiled, *layers[1:]]
         ]
         self._linear = style.after_convolutions(hidden, w_init=_START)
+        self._norms = style.norms([*layers, *([self._linear] if self._linear else [])])
 
     @property
     def smallest(self) -> int:
@@ -165,10 +170,11 @@ class Conv(Torso):
 
     def __call__(self, image: tf.Tensor) -> tf.Tensor:
         """Return the features [N, D] of images that `arrange` returned."""
+        norms = iter(self._norms)
         for convolution in self._convolutions:
-            image = tf.nn.relu(convolution(image))
+            image = tf.nn.relu(next(norms, tf.identity)(convolution(image)))
         flat = snt.flatten(image)
-        return tf.nn.relu(self._linear(flat)) if self._linear else flat
+        return tf.nn.relu(next(norms, tf.identity)(self._linear(flat))) if self._linear else flat
 
 
 def not_an_image(shape: tuple[int, ...], smallest: int) -> str | None:

@@ -48,8 +48,10 @@ BUILT_IN = {
     "vmpo": _built_in("VMPO", "policy_gradient", "variants"),
     "dqn": _built_in("DQN", "q_learning"),
     "r2d2": _built_in("R2D2", "q_learning"),
+    "pqn": _built_in("PQN", "q_learning", "pqn"),
     "sac": _built_in("SAC", "q_policy", "sac"),
     "td3": _built_in("TD3", "q_policy", "td3"),
+    "mpo": _built_in("MPO", "q_policy", "mpo"),
     "iql": _built_in("IQL", "q_policy", "iql"),
 }
 _TYPES = (int, float, bool, str)

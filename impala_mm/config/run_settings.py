@@ -223,7 +223,7 @@ class RunSettings:
              "policy, as in training. (For the same weights twice: deterministic_run.)")
     eval_epsilon: float = flag(
         0.001, group="Test", own=True, least=0, most=1,
-        text="Share of random actions in tests and evaluation of dqn and r2d2, unless "
+        text="Share of random actions in tests and evaluation of dqn, r2d2 and pqn, unless "
              "deterministic is given. Other algorithms draw actions from their policy.")
     render: bool = flag(
         False, group="Test", own=True, needs=in_mode("test"),
@@ -235,7 +235,7 @@ class RunSettings:
              "of each checkpoint. Unset: no videos.")
     video_overlay: bool = flag(
         False, group="Test", own=True, needs=in_mode("test", evaluator=True),
-        text="Write the action, the value estimate (of the action, for dqn and r2d2) and the "
+        text="Write the action, the value estimate (of the action, for dqn, r2d2 and pqn) and the "
              "return into each picture of the video.")
     episodes: int = flag(
         100, group="Test", least=1, own=True, needs=in_mode("record"),

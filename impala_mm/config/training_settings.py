@@ -146,10 +146,10 @@ class TrainingSettings:
     # -- Algorithm
     algorithm: str = flag(
         "impala", group="Algorithm", by_run=True, kept_by="weights",
-        short="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, sac, td3, iql, or yours",
-        text="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, sac, td3, iql, or a module of your own "
-             "(package.module); impala_mm/algorithms/interface.py says what it must define. Each "
-             "has flags and defaults of its own, which --help --algorithm=NAME shows.")
+        short="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, pqn, sac, td3, iql, or yours",
+        text="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, pqn, sac, td3, iql, or a module of your "
+             "own (package.module); impala_mm/algorithms/interface.py says what it must define. "
+             "Each has flags and defaults of its own, which --help --algorithm=NAME shows.")
     xla: bool = flag(
         False, group="Algorithm", by_run=True,
         text="Compile the forward and backward pass with XLA, at the first update. Meant for "
@@ -273,7 +273,8 @@ class TrainingSettings:
         text="Function after each layer of the network's MLP. Convolutions have a ReLU.")
     layer_norm: bool = flag(
         False, group="Network", kept_by="weights",
-        text="Normalise the outputs of each layer of the network's MLP before the activation.")
+        text="Normalise the outputs of each layer of the network's MLP, and of its convolutions "
+             "unless they are a ResNet's, before the activation.")
     lstm_size: int = flag(
         0, group="Network", least=0, kept_by="weights",
         text="Units of the network's LSTM or GRU, or of each layer of its GTrXL. 0: the network's "
@@ -313,9 +314,10 @@ class TrainingSettings:
 
     # -- Optimizer
     optimizer: str = flag(
-        "adam", group="Optimizer", choices=("adam", "rmsprop"), kept_by="run",
-        text="Optimizer. rmsprop is the RMSProp of TensorFlow 1 (epsilon inside the root), which "
-             "IMPALA's published settings assume.")
+        "adam", group="Optimizer", choices=("adam", "radam", "rmsprop"), kept_by="run",
+        text="Optimizer. radam is Adam with smaller first steps, which PQN's published settings "
+             "assume. rmsprop is the RMSProp of TensorFlow 1 (epsilon inside the root), which "
+             "IMPALA's assume.")
     learning_rate: float = flag(
         0.0008, group="Optimizer", least=0,
         short="learning rate at the start",
@@ -345,7 +347,8 @@ class TrainingSettings:
     epsilon: float = flag(
         -1, group="Optimizer",
         text="Small number against division by 0: added to the mean square under the root "
-             "(rmsprop) or to the root (adam). Negative: 0.01 for rmsprop, 1e-5 for adam.")
+             "(rmsprop) or to the root (adam, radam). Negative: 0.01 for rmsprop, 1e-5 for adam, "
+             "1e-8 for radam.")
     gradients_clipping: float = flag(
         -1.0, group="Optimizer", infinite=True, by_run=True,
         short="largest gradient, by norm or value; negative: no clipping",

@@ -36,7 +36,7 @@ TensorBoard's event files. This page explains each key. Look first at these:
 
 - Does it learn? `episode_return`, and `loss_per_step/entropy` (PPO and its kin, SAC: `entropy`).
 - Are updates healthy? `grad_norm`, `off_policyness` (IMPALA), `approx_kl` and `clip_fraction`
-  (PPO), `explained_variance`, `q/value` (DQN, R2D2, SAC).
+  (PPO), `explained_variance`, `q/value` (DQN, R2D2, PQN, SAC).
 - What limits the speed? `verdict`, and the shares of [time](#where-time-goes).
 - Did anything fail? `environment_faults`, `unrolls_dropped`.
 

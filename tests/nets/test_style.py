@@ -41,6 +41,19 @@ def test_layers_are_normalised_before_the_activation():
     assert all(g is not None for g in tape.gradient(loss, network.trainable_variables))
 
 
+def test_convolutions_are_normalised_before_the_activation():
+    """So pictures of half the brightness are the same, before the biases are trained."""
+    style = nets.Style(layer_norm=True)
+    network = nets.make("SmallConvAgent", SMALL, ACTIONS, style=style)
+    observation, *rest = entries(SMALL, 3, 2)
+    dark = np.asarray(observation) // 2
+    one, same = (
+        network.unroll(seen, *rest, network.initial_state(2))[0] for seen in (dark, 2 * dark)
+    )
+    np.testing.assert_allclose(one, same, atol=1e-2)
+    assert np.abs(one).max() > 0.1
+
+
 def test_the_initial_weights_of_an_mlp_have_the_chosen_scale():
     style = nets.Style((5,), mlp_init_scale=2.0)
     network = nets.make("MLPAgent", VECTOR, ACTIONS, style=style)
@@ -80,6 +93,7 @@ def test_convolutions_and_the_layer_after_them_have_the_chosen_sizes(style, chan
         ("MLPAgent", {"conv_factor": 2.0}, "MLPAgent has no convolutions, so conv_factor would"),
         ("MLPLSTMAgent", {"conv_units": 0}, "has no convolutions, so conv_units would have no"),
         ("ShallowConvAgent", {"mlp_sizes": (9,)}, "has no MLP for such observations, so mlp_sizes"),
+        ("ResNetLSTMAgent", {"layer_norm": True}, "so layer_norm would have no effect: leave it"),
         ("ResNetLSTMAgent", {"activation": "elu"}, "so activation would have no effect: leave it"),
     ],
 )

@@ -28,6 +28,7 @@ BASES: dict[str, dict[str, Any]] = {
     "vmpo": _EPOCHS,
     "dqn": {},
     "r2d2": {"burn_in": 0, "n_steps": 2, "target_period": 2},
+    "pqn": _EPOCHS,
     "sac": {
         "compile_updates": False, "batch_size": 1, "updates_per_step": 0.5, "minibatch_steps": 6,
         "replay_steps": 60, "critic_rate": 0.01, "temperature_rate": 0.01,
@@ -35,6 +36,10 @@ BASES: dict[str, dict[str, Any]] = {
     "td3": {
         "compile_updates": False, "batch_size": 1, "updates_per_step": 0.5, "minibatch_steps": 6,
         "replay_steps": 60, "critic_rate": 0.01, "random_steps": 0,
+    },
+    "mpo": {
+        "compile_updates": False, "batch_size": 1, "updates_per_step": 0.5, "minibatch_steps": 6,
+        "replay_steps": 60, "critic_rate": 0.01, "random_steps": 0, "target_period": 3,
     },
     "iql": {
         "compile_updates": False, "batch_size": 1, "updates_per_step": 0.5, "minibatch_steps": 6,
@@ -291,6 +296,17 @@ CASES = [
     ),
     *_rows("r2d2", "goals", hindsight={"her_ratio": 2, "n_steps": 1, "agent_name": "MLPAgent"}),
     *_rows(
+        *("pqn", "pole"),
+        default={},
+        lstm=_LSTM | {"duelling": True},
+        categorical=_C51 | _NORMALISED,
+        noisy_quantiles=_IQN | {"noisy": True, "huber_delta": 1.0},
+        rescaled={"value_rescaling": 0.001, "q_lambda": 0.9, "loss_reduction": "sum"},
+        teacher=_TAUGHT,
+    ),
+    *_rows("pqn", "doors", doors={}, doors_teacher=_TAUGHT | {"distill": "value"}),
+    *_rows("pqn", "frames", frames={"subtract_mean_image": True}),
+    *_rows(
         *("sac", "swing"),
         default={},
         fixed={"fixed_temperature": True, "temperature": 0.3},
@@ -323,6 +339,7 @@ CASES = [
         ddpg={"num_critics": 1, "goal_critics": 1, "smoothing": 0.0, "policy_delay": 1},
         cloning={"cloning": 2.5},
     ),
+    *_rows("mpo", "swing", default={}),
     *_rows(
         *("iql", "swing"),
         default={},
@@ -337,7 +354,7 @@ QUICK = frozenset(
     impala-popart-lstm impala-kl-mu-pi-target impala-cloning impala-impact-trust
     impala-teacher-qdagger impala-offline-popart impala-box-tanh-learnt
     ppo-lstm ppo-two-teachers awr-positive vmpo
-    dqn-rainbow dqn-teacher-margin r2d2-burn-in
+    dqn-rainbow dqn-teacher-margin r2d2-burn-in pqn-doors-teacher
     sac-discrete
     """.split()
 )
@@ -394,6 +411,7 @@ RUNS = [
                 "n_steps": 2,
             },
         ),
+        ("pqn", "CartPole-v1", _ROUNDS),
         (
             "sac",
             "Pendulum-v1",

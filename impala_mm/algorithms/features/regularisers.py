@@ -4,6 +4,9 @@
     kl_mu_pi     KL(mu || pi)     the policy still does what mu did
     kl_ref_pi    KL(ref || pi)    the policy still does what a reference policy does
 
+For V-MPO, `kl_mean` and `kl_deviation` may take the place of KL(mu || pi): the divergences of a
+normal distribution's mean alone, and of its deviation alone.
+
 Each has a fixed cost, or a target at which a Lagrange multiplier holds its mean over the steps of
 all learners. The policy's entropy, which every actor-critic has, is in `actor_critic`.
 """
@@ -17,12 +20,14 @@ import tensorflow as tf
 from impala_mm.algorithms.feature import Added, Feature, Host, Reading, Student, mean
 from impala_mm.algorithms.feature_settings import RegulariserSettings
 from impala_mm.algorithms.parts.lagrange import Cost
+from impala_mm.algorithms.parts.normals import decoupled_kl
 from impala_mm.algorithms.types import LoadedPolicy, PolicyLoader, Role
 from impala_mm.config import flags
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.environments.action_parts import Box
 from impala_mm.environments.types import EnvironmentSpec
 
 
@@ -35,10 +40,13 @@ def make(config: Config, environment: EnvironmentSpec, role: Role) -> list[Featu
         "kl_mu_pi": ToBehaviour,
         "kl_ref_pi": FromReference,
     }
+    if getattr(config, "decoupled_kl", False):
+        del kinds["kl_mu_pi"]
+        kinds |= {"kl_mean": OfMeans, "kl_deviation": OfDeviations}
     return [
         kind(name, config, environment)
         for name, kind in kinds.items()
-        if getattr(config, f"{name}_cost") or math.isfinite(getattr(config, f"target_{name}"))
+        if getattr(config, f"{name}_cost", 0) or math.isfinite(getattr(config, f"target_{name}"))
     ]
 
 
@@ -49,7 +57,7 @@ class Divergence(Feature):
         self._name, self._config, self._actions = name, config, environment.actions
         self._cost = Cost(
             f"{name}_cost",
-            getattr(config, f"{name}_cost"),
+            getattr(config, f"{name}_cost", 0.0),
             getattr(config, f"target_{name}"),
             initial=1.0,
             speed=config.multiplier_speed,
@@ -95,6 +103,34 @@ class ToBehaviour(FromBehaviour):
 
     def _terms(self, student: Student, prepared: Any) -> tf.Tensor:
         return student.make(student.behaviour).kl(student.policy)
+
+
+class OfMeans(FromBehaviour):
+    """The divergence from mu to a distribution with the mean of pi and the deviation of mu."""
+
+    def attach(self, host: Host) -> None:
+        """Raise UserMistake if the actions are not one Box."""
+        if not isinstance(self._actions.parts, Box):
+            raise UserMistake(
+                f"--decoupled_kl holds the mean and the deviation of numbers (Box) apart, and the "
+                f"actions of {self._config.level_name} are {self._actions.parts}: leave it out"
+            )
+
+    def _terms(self, student: Student, prepared: Any) -> tf.Tensor:
+        return self._apart(student)[0]
+
+    def _apart(self, student: Student) -> list[tf.Tensor]:
+        """Return the divergences of means and of deviations, [T, N] each."""
+        each = student.make(student.behaviour), student.policy
+        mu, pi = (getattr(policy, "flat", policy) for policy in each)  # of arrays: `Shaped`
+        return [tf.reduce_sum(kl, -1) for kl in decoupled_kl(mu, pi)]
+
+
+class OfDeviations(OfMeans):
+    """The divergence from mu to a distribution with the mean of mu and the deviation of pi."""
+
+    def _terms(self, student: Student, prepared: Any) -> tf.Tensor:
+        return self._apart(student)[1]
 
 
 class FromReference(Divergence):

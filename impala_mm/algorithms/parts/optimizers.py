@@ -1,8 +1,8 @@
-"""Optimizers: the RMSProp of TensorFlow 1, and Adam.
+"""Optimizers: the RMSProp of TensorFlow 1, Adam and RAdam.
 
 An algorithm makes its optimizer with `make`. It calls `initialize`, so that the optimizer's
 variables can be broadcast and checkpointed before the first step. It sets `learning_rate`, by
-`scheduled_rate`, before each step, and passes the optimizer to `exchange.apply`. Both optimizers
+`scheduled_rate`, before each step, and passes the optimizer to `exchange.apply`. All optimizers
 run TensorFlow's fused kernels, one per parameter.
 """
 
@@ -14,16 +14,16 @@ import tensorflow as tf
 from impala_mm.config.settings import Config
 from impala_mm.data import variable_names
 
-_EPSILON = {"adam": 1e-5, "rmsprop": 0.01}
+_EPSILON = {"adam": 1e-5, "radam": 1e-8, "rmsprop": 0.01}
 OPTIMIZERS = tuple(_EPSILON)
 
 
 def make(
     name: str, learning_rate: float, decay: float, momentum: float, epsilon: float
 ) -> "RMSProp | Adam":
-    """Return the optimizer of this name; `decay` and `momentum` have no effect on Adam.
+    """Return the optimizer of this name; `decay` and `momentum` are RMSProp's.
 
-    A negative `epsilon` stands for 1e-5 with Adam and 0.01 with RMSProp.
+    A negative `epsilon` stands for 1e-5 with Adam, 1e-8 with RAdam and 0.01 with RMSProp.
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer {name!r} is none of {', '.join(OPTIMIZERS)}")
@@ -31,7 +31,7 @@ def make(
         epsilon = _EPSILON[name]
     if name == "rmsprop":
         return RMSProp(learning_rate, decay, momentum, epsilon)
-    return Adam(learning_rate, epsilon=epsilon)
+    return (RAdam if name == "radam" else Adam)(learning_rate, epsilon=epsilon)
 
 
 def scheduled_rate(
@@ -149,8 +149,9 @@ class Adam(snt.Optimizer):
         self.initialize(parameters)
         step = tf.cast(self.step.assign_add(1), tf.float32)
         beta1_power, beta2_power = tf.pow(self.beta1, step), tf.pow(self.beta2, step)
+        rate, epsilon = self._scales(step)
         # The kernel adds its epsilon to sqrt(v), the algorithm to sqrt(v'): scaled, they are equal.
-        epsilon = self.epsilon * tf.sqrt(1.0 - beta2_power)
+        epsilon *= tf.sqrt(1.0 - beta2_power)
         for update, parameter, m, v in zip(updates, parameters, self.m, self.v, strict=True):
             if update is None:
                 continue
@@ -161,12 +162,39 @@ class Adam(snt.Optimizer):
                 v=v.handle,
                 beta1_power=tf.cast(beta1_power, dtype),
                 beta2_power=tf.cast(beta2_power, dtype),
-                lr=tf.cast(self.learning_rate, dtype),
+                lr=tf.cast(rate, dtype),
                 beta1=tf.cast(self.beta1, dtype),
                 beta2=tf.cast(self.beta2, dtype),
                 epsilon=tf.cast(epsilon, dtype),
                 grad=tf.convert_to_tensor(update, dtype),
             )
+
+    def _scales(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the learning rate and epsilon of step t, float32 []."""
+        return self.learning_rate.read_value(), tf.constant(self.epsilon)
+
+
+class RAdam(Adam):
+    """Adam whose steps are small while v is the mean of few squares (arXiv 1908.03265).
+
+    With r = 2 / (1 - beta2) - 1 and r_t = r - 2 t beta2^t / (1 - beta2^t), the learning rate is
+    multiplied by sqrt((r_t - 4) (r_t - 2) r / ((r - 4) (r - 2) r_t)). While r_t is at most 5, which
+    are the first 5 steps, m' is not divided by anything.
+    """
+
+    _LARGE = 1e12  # beside it, sqrt(v') is nothing in float32
+
+    def _scales(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        step = tf.cast(step, tf.float64)  # r - ... loses most of its digits
+        power = tf.pow(tf.constant(self.beta2, tf.float64), step)
+        last = 2.0 / (1.0 - self.beta2) - 1.0
+        now = last - 2.0 * step * power / (1.0 - power)
+        known = now > 5.0
+        now = tf.maximum(now, 5.0)
+        shares = (now - 4.0) * (now - 2.0) * last / ((last - 4.0) * (last - 2.0) * now)
+        # As in the published programs: rate x large x m' / (sqrt(v') + large) is rate x m'.
+        factor = tf.where(known, tf.cast(tf.sqrt(shares), tf.float32), self._LARGE)
+        return self.learning_rate * factor, tf.where(known, self.epsilon, self._LARGE)
 
 
 def _scalar(learning_rate: float) -> tf.Variable:

@@ -15,13 +15,10 @@ import tensorflow as tf
 
 from impala_mm.algorithms.feature import NO_FEATURES, Begun, Features, Judged, Student, mean
 from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup
-from impala_mm.algorithms.parts import advantages, losses, value_units
+from impala_mm.algorithms.parts import advantages, losses, samples, value_units
 from impala_mm.algorithms.parts.actor_critic import ActorCritic, transitions
-from impala_mm.algorithms.policy_gradient import samples
-from impala_mm.algorithms.policy_gradient.samples import Samples
+from impala_mm.algorithms.parts.samples import Samples
 from impala_mm.algorithms.policy_gradient.settings import PolicyGradientSettings
-from impala_mm.config import auto
-from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.gradients import GradientReducer
@@ -66,15 +63,8 @@ class PolicyGradient(ActorCritic):
         super().__init__(config, environment, setup)
         self.rounds_overlap = config.rounds_overlap
         remembers = bool(tf.nest.flatten(self._network.initial_state(1)))
-        self._single_steps = config.minibatch_of == "steps" or (
-            config.minibatch_of == "auto" and not remembers
-        )
-        self._minibatches = _count(config, self.network_name, remembers, self._single_steps)
-        self._compiled = (
-            config.compiles_updates
-            and self._single_steps
-            and not auto.is_large(environment.observation)
-            and not tf.config.get_visible_devices("GPU")
+        self._division = samples.divide(
+            config, self.network_name, remembers, environment.observation
         )
         self._estimate = advantages.make(config)
         self._scale_advantages = self._scales_advantages()
@@ -122,11 +112,12 @@ class PolicyGradient(ActorCritic):
         explained, squared_error = _fit(goals, steps.live, exchange)
         self._unit.see_error(tf.cast(squared_error, tf.float32))
         behaviour = self._recorded(batch.unrolls)[1:]
-        drawn_from = self._columns(samples.of_batch(read, steps, behaviour, level))
+        unrolls = samples.of_batch(read, steps, behaviour, level)
+        drawn_from = self._division.columns(unrolls, self.initial_state)
 
         def renew() -> Goals:
             renewed, _ = self._goals(read, exchange, features, begun)
-            return self._arranged(renewed._replace(values=goals.values))
+            return self._division.arrange(renewed._replace(values=goals.values))
 
         def step(chosen: tf.Tensor, goals: Goals) -> dict[str, tf.Tensor]:
             part, of_part = samples.columns(drawn_from, chosen), samples.pick(goals, chosen)
@@ -139,15 +130,15 @@ class PolicyGradient(ActorCritic):
             return metrics | features.after(added, exchange)
 
         limits = {"approx_kl": config.target_kl} if config.target_kl < float("inf") else {}
-        first = self._arranged(goals)
+        first = self._division.arrange(goals)
         made = exchange.minibatches(
             step,
             drawn_from.live.shape[1],
             config.epochs,
-            self._minibatches,
+            self._division.parts,
             stop_above=limits,
             renewed=(first, renew if config.recompute_advantages else None),
-            compiled=self._compiled,
+            compiled=self._division.compiled,
         )
         self._normaliser.update(batch, self.unroll.overlap, exchange)
         metrics = made.metrics | {
@@ -156,17 +147,6 @@ class PolicyGradient(ActorCritic):
             "learning_rate": rate,
         }
         return metrics | begun.metrics | self._unit.metrics(), batch.weight
-
-    def _columns(self, unrolls: Samples) -> Samples:
-        """Return what minibatches are drawn from: unrolls, or single steps."""
-        if not self._single_steps:
-            return unrolls
-        single = samples.single_steps(unrolls._replace(start=()))
-        return single._replace(start=self.initial_state(single.live.shape[1]))
-
-    def _arranged(self, goals: Goals) -> Goals:
-        """Return the goals [T, B] of the columns of `_columns`."""
-        return samples.single_steps(goals) if self._single_steps else goals
 
     def _goals(
         self,
@@ -281,21 +261,3 @@ def _fit(goals: Goals, live: tf.Tensor, exchange: GradientReducer) -> tuple[tf.T
     variance = losses.moments(goals.targets, live, exchange).variance()
     explained = tf.where(variance > 0, 1.0 - left.variance() / variance, float("nan"))
     return explained, left.squares / left.count
-
-
-def _count(
-    config: PolicyGradientSettings, network: str, remembers: bool, single_steps: bool
-) -> int:
-    """Return the number of minibatches; raise UserMistake if the flags allow none."""
-    if single_steps and remembers:
-        raise UserMistake(
-            f"--minibatch_of=steps: {network} remembers earlier observations, so it must read "
-            f"whole unrolls: use --minibatch_of=unrolls"
-        )
-    try:
-        return config.count_minibatches(of_steps=single_steps)
-    except ValueError as error:
-        raise UserMistake(
-            f"{error}; minibatches consist of whole unrolls here, since {network} remembers "
-            f"earlier observations"
-        ) from None

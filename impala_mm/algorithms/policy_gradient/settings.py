@@ -17,31 +17,20 @@ from impala_mm.algorithms.feature_settings import (
     TeacherSettings,
 )
 from impala_mm.algorithms.parts.advantage_settings import AdvantageSettings
-from impala_mm.config.flags import AUTO, Condition, OldName, default, flag, with_flag, with_number
-from impala_mm.config.settings import Config, UpdateThreads
+from impala_mm.algorithms.parts.round_settings import SEVERAL_PASSES, SEVERAL_STEPS, RoundSettings
+from impala_mm.config.flags import AUTO, default, flag, with_flag, with_number
+from impala_mm.config.settings import Config
 
 GROUP = "Policy gradient"
-WORTH_COMPILING = 32  # optimizer steps of an update, from which compile_updates pays
-_SEVERAL_PASSES = Condition("several --epochs", lambda c: "" if c.epochs > 1 else "with --epochs=1")
-SEVERAL_STEPS = Condition(
-    "several --epochs or --minibatches",
-    lambda c: "" if c.epochs > 1 or c.minibatches != 1 else "with --epochs=1 and --minibatches=1",
-)
-_WORTH_COMPILING = Condition(
-    f"at least {WORTH_COMPILING} optimizer steps per update",
-    lambda c: "" if c.most_steps >= WORTH_COMPILING else f"with {c.most_steps} optimizer steps",
-)
 
 
 @dataclasses.dataclass(frozen=True)
 class PolicyGradientSettings(
-    AdvantageSettings, RegulariserSettings, NoveltySettings, TeacherSettings
+    RoundSettings, AdvantageSettings, RegulariserSettings, NoveltySettings, TeacherSettings
 ):
     """The settings of a process of an algorithm of `policy_gradient`."""
 
-    rounds: ClassVar[bool] = True
     ignored: ClassVar[frozenset[str]] = frozenset({"eval_epsilon"})
-    OLD_NAMES: ClassVar = Config.OLD_NAMES | {"compile_epochs": OldName("compile_updates")}
 
     FOR_ATARI: ClassVar[Mapping[str, Any]] = {
         "batch_size": 32,
@@ -65,35 +54,10 @@ class PolicyGradientSettings(
     advantage_scaling: str = default(Config, "advantage_scaling", "batch")
     box_policy: str = default(Config, "box_policy", "normal")
 
-    epochs: int = flag(
-        1, group=GROUP, learner_only=True, least=1,
-        text="Passes over each batch.")
-    minibatches: int = flag(
-        1, group=GROUP, learner_only=True, least=1, auto=True,
-        text="Parts into which each pass divides a learner's batch, with an optimizer step for "
-             "each. All learners shuffle alike, by seed. auto: parts of 64 steps, or of 4 whole "
-             "unrolls, or the next larger ones that divide the batch.")
-    minibatch_of: str = flag(
-        "auto", group=GROUP, learner_only=True, choices=("auto", "unrolls", "steps"),
-        only_with=SEVERAL_STEPS,
-        text="What a minibatch is drawn from. unrolls: whole unrolls, whose steps a recurrent "
-             "network reads one after the other. steps: single steps of all unrolls, which suits "
-             "networks that remember nothing. auto: steps for such networks, otherwise unrolls.")
-    compile_updates: bool = flag(
-        True, group=GROUP, learner_only=True, only_with=_WORTH_COMPILING,
-        text="Compile all passes over a batch with XLA, at the first update, where it pays: for "
-             "one learner on a CPU, observations of fewer than 1,000 numbers, minibatches of "
-             "single steps, and at least 32 optimizer steps per update. The first update takes "
-             "some seconds longer, each of the others half the time.")
     recompute_advantages: bool = flag(
-        False, group=GROUP, learner_only=True, only_with=_SEVERAL_PASSES,
+        False, group=GROUP, learner_only=True, only_with=SEVERAL_PASSES,
         text="Compute values and advantages again before each pass but the first. Unset: the "
              "policy that played is judged once per batch.")
-    rounds_overlap: bool = flag(
-        False, group=GROUP, learner_only=True,
-        text="Let actors play the next round while the learner trains on the last one, and while "
-             "slower actors still play that one: they hardly wait, but the policy that plays is "
-             "one update older (policy_lag 1).")
     positive_advantages: bool = flag(
         False, group=GROUP, learner_only=True,
         text="Learn only from actions whose scaled advantage is positive.")
@@ -116,7 +80,7 @@ class PolicyGradientSettings(
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Refuse minibatches into which no batch can be divided, and two masters of the rate."""
+        """Refuse two masters of the rate."""
         super().__post_init__()
         if self.learning_rate_kl:
             given = f"--learning_rate_kl={self.learning_rate_kl:g}"
@@ -130,48 +94,6 @@ class PolicyGradientSettings(
                     f"{given}: --teacher_rate={self.teacher_rate:g} sets the rate, too: leave one "
                     f"of them out"
                 )
-        self.count_minibatches(of_steps=self.minibatch_of != "unrolls")
-
-    @property
-    def compiles_updates(self) -> bool:
-        """Whether XLA may compile all passes over a batch."""
-        return self.compile_updates and self.most_steps >= WORTH_COMPILING
-
-    @property
-    def update_threads(self) -> UpdateThreads:
-        """Two where updates are compiled: nothing else runs in the thread of one."""
-        return UpdateThreads(at_once=2) if self.compiles_updates else UpdateThreads()
-
-    @property
-    def most_steps(self) -> int:
-        """The optimizer steps of an update, unless --target_kl ends it."""
-        return self.epochs * self.count_minibatches(of_steps=self.minibatch_of != "unrolls")
-
-    def count_minibatches(self, of_steps: bool) -> int:
-        """Return the number of minibatches of each pass; they are of steps, or of whole unrolls.
-
-        Raises ValueError if that number does not divide the batch.
-        """
-        size, of, each = self.batch_size, "--batch_size", 4
-        if of_steps:
-            size, of, each = size * self.unroll_length, "--batch_size x --unroll_length", 64
-        numbers = [n for n in range(1, size + 1) if size % n == 0]
-        count = self.minibatches
-        if count == AUTO:
-            return max(n for n in numbers if n == 1 or n * each <= size)
-        if count > size:
-            raise ValueError(
-                f"--minibatches={count} is more than {of}={size}: a minibatch needs at least one "
-                f"of them; use at most --minibatches={size}"
-            )
-        if size % count:
-            below = max(n for n in numbers if n < count)
-            above = min(n for n in numbers if n > count)
-            raise ValueError(
-                f"--minibatches={count} does not divide {of}={size}: use --minibatches={below} or "
-                f"{above}"
-            )
-        return count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,8 +103,8 @@ class EpochSettings(PolicyGradientSettings):
     unroll_length: int = default(Config, "unroll_length", 128)
     learning_rate: float = default(Config, "learning_rate", 0.0003)
     mlp_init_scale: float = default(Config, "mlp_init_scale", 2**0.5)
-    epochs: int = default(PolicyGradientSettings, "epochs", 10)
-    minibatches: int = default(PolicyGradientSettings, "minibatches", AUTO)
+    epochs: int = default(RoundSettings, "epochs", 10)
+    minibatches: int = default(RoundSettings, "minibatches", AUTO)
     # There are hundreds of optimizer steps per batch, and each moves the multipliers.
     multiplier_speed: float = default(RegulariserSettings, "multiplier_speed", 0.01)
 
@@ -268,11 +190,29 @@ class VMPOSettings(EpochSettings):
     temperature_speed: float = flag(
         0.1, group="V-MPO", learner_only=True, least=0, most=10,
         text="Largest change of the temperature's logarithm in one update; see multiplier_speed.")
+    decoupled_kl: bool = flag(
+        False, group="V-MPO", learner_only=True,
+        text="For actions of numbers (Box): hold the divergences of the mean alone and of the "
+             "deviation alone at targets of their own, target_kl_mean and target_kl_deviation, in "
+             "place of KL(mu || pi).")
+    target_kl_mean: float = flag(
+        0.01, group="V-MPO", learner_only=True, least=0, only_with=with_flag("decoupled_kl"),
+        text="With decoupled_kl: mean of KL(mu || pi), in nats, for a policy pi whose deviation is "
+             "that of the policy mu that played, at which a Lagrange multiplier holds it.")
+    target_kl_deviation: float = flag(
+        5e-5, group="V-MPO", learner_only=True, least=0, only_with=with_flag("decoupled_kl"),
+        text="The same for a policy whose mean is that of the policy that played.")
     # fmt: on
 
     def __post_init__(self) -> None:
-        """Refuse a target that no weights have."""
+        """Refuse a target that no weights have, and targets for the same."""
         super().__post_init__()
+        usual = type(self).target_kl_mu_pi
+        if self.decoupled_kl and self.target_kl_mu_pi != usual:
+            raise ValueError(
+                f"--target_kl_mu_pi={self.target_kl_mu_pi:g} with --decoupled_kl: give "
+                f"--target_kl_mean and --target_kl_deviation in its place"
+            )
         steps = self.batch_size * self.unroll_length
         most = math.log(max(steps // 2, 1))  # where one action has all the weight
         if self.target_weight_kl >= most:

@@ -14,38 +14,17 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms.feature import Host, Reading, Student
-from impala_mm.algorithms.interface import (
-    DEFAULT_SETUP,
-    Algorithm,
-    Context,
-    EnvironmentNumber,
-    PolicyOutput,
-    Role,
-    Setup,
-    entry_spec,
-    start_spec,
-)
-from impala_mm.algorithms.parts import (
-    action_policies,
-    losses,
-    masking,
-    networks,
-    normalisers,
-    optimizers,
-    targets,
-    update_seeds,
-)
+from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup
+from impala_mm.algorithms.parts import losses, masking, networks, targets
 from impala_mm.algorithms.q_learning import draws as q_draws
-from impala_mm.algorithms.q_learning import epsilon
 from impala_mm.algorithms.q_learning import values as q_values
 from impala_mm.algorithms.q_learning.network import ActionValues, QNetwork
+from impala_mm.algorithms.q_learning.player import QPlayer, make_student
 from impala_mm.algorithms.q_learning.settings import DQNSettings, QLearningSettings, R2D2Settings
 from impala_mm.algorithms.q_learning.value_distributions import Outcomes
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
-from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
-from impala_mm.data.variables import Variables
+from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
 
@@ -61,10 +40,10 @@ class _Loss(NamedTuple):
     measured: Any  # what the features have measured
 
 
-class QLearning(Algorithm):
+class QLearning(QPlayer):
     """Values of actions, trained towards targets of `n_steps` rewards and a later value."""
 
-    masks = True
+    _config: QLearningSettings
 
     def __init__(
         self,
@@ -80,92 +59,45 @@ class QLearning(Algorithm):
         The first `burn_in` of them only fill the network's memory. `network` is the name of another
         one than --agent_name stands for.
         """
-        self._config, self._burn_in, role = config, burn_in, setup.role
-        self.features = features = setup.features
-        # In tests and evaluation, the share of random actions.
-        self._eval_epsilon = config.eval_epsilon if role is Role.EVALUATOR else None
+        self._burn_in = burn_in
+        # The value of the chosen action, or of each that a guide may choose, and the largest one.
+        self._records_all = "all_values" in setup.features.records
+        networks.check_shift(config, environment)
+        super().__init__(config, environment, setup, overlap, network)
         if config.stops_learning:
             self.note = (
                 f"--td_cost={config.td_cost:g} without --teacher_data_share: recorded actions "
                 f"alone are learnt, so after --offline_updates={config.offline_updates} the "
                 f"network only plays"
             )
-        self.explores_less_by_number = config.schedule == "ladder"
-        self.network_name = network or networks.chosen_name(config, environment)
-        self._normaliser = normalisers.Normaliser(config, environment.observation)
-        self._online = QNetwork(config, environment, self._normaliser.mean, self.network_name)
         self._rule = q_values.Rule(config.discounting, config.n_steps, config.value_rescaling)
-        state = self.initial_state(1)
-        distribution = action_policies.choose(environment.actions)
-        features.attach(Host(distribution, bool(tf.nest.flatten(state))))
-        self._epsilon = tf.Variable(config.epsilon_start, trainable=False, name="epsilon")
-        # The value of the chosen action, or of each that a guide may choose, and the largest one.
-        self._records_all = "all_values" in features.records
-        numbers = 1 + (self._online.num_actions if self._records_all else 1)
-        recorded = features.extras_spec(tf.TensorSpec([numbers], tf.float32))
-        self.unroll = UnrollSpec(
-            config.unroll_length,
-            overlap,
-            entry_spec(environment, extras=recorded),
-            start_spec(state),
-        )
-        trained, inputs = list(self._online.trainable_variables), self._normaliser
-        copied, slots = self._prepare_updates(environment) if role is Role.LEARNER else ([], [])
-        own = Variables(
-            trained=trained,
-            carried=[*copied, *slots, self._epsilon, *inputs.carried],
-            acting=[*trained, self._epsilon, *inputs.acting],
-            weights=[*copied, *inputs.carried],
-        )
-        self.variables = features.with_variables(own)
+        learns = setup.role is Role.LEARNER
+        copied, slots = self._prepare_updates(environment) if learns else ([], [])
+        self.variables = self._group_variables(slots, weights=copied)
 
     def _prepare_updates(
         self, environment: EnvironmentSpec
     ) -> tuple[list[tf.Variable], list[tf.Variable]]:
         """Make what only `update` needs; return the target network's variables, and the others."""
-        config, trained = self._config, list(self._online.trainable_variables)
-        self._target = QNetwork(config, environment, self._normaliser.mean, self.network_name)
+        self._target = self._make_network(environment)
         copied = list(self._target.trainable_variables)
-        targets.follow(copied, trained)
-        self._optimizer = optimizers.make(
-            config.optimizer, config.learning_rate, config.decay, config.momentum, config.epsilon
-        )
-        self._optimizer.initialize([*trained, *self.features.trained])
+        targets.follow(copied, self._online.trainable_variables)
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
-        return copied, [*self._optimizer.variables, self._updates]
+        return copied, [*self._prepare_learning(), self._updates]
 
-    def initial_state(self, batch: int) -> Any:
-        """Return the core state at the start of an episode: nest of [B, ...]."""
-        return self._normaliser.initial_state(self._online.initial_state(batch), batch)
+    def _recorded_spec(self) -> tf.TensorSpec:
+        numbers = 1 + (self._online.num_actions if self._records_all else 1)
+        return tf.TensorSpec([numbers], tf.float32)
 
-    def act_by_number(
-        self, entry: Entry, core_state: Any, exploration: tf.Tensor, environment: EnvironmentNumber
-    ) -> tuple[Any, Any, Any]:
-        """Choose the best actions, or random ones with each environment's probability.
+    def _recorded(self, values: tf.Tensor, action: tf.Tensor, mask: Any) -> tf.Tensor:
+        """Return the value of the chosen action, or those of all, and the largest value.
 
-        In tests and evaluation, the probability is --eval_epsilon, and nothing has noise. Record
-        the value of the chosen action, and the largest value, for `first_priorities`; where a guide
-        may choose another action, the values of all.
+        They are for `first_priorities`; a guide may choose another action.
         """
-        plays = self._eval_epsilon is None
-        draws = q_draws.Acting(exploration) if plays else q_draws.Calm()
-        values, core_state = self._read(entry, core_state, draws)
-        share = self._share_of_random(environment)
-        action = epsilon.choose(values, entry.mask, exploration * share)
-        best = tf.reduce_max(masking.allowed_only(values, entry.mask), -1)
+        best = tf.reduce_max(masking.allowed_only(values, mask), -1)
         # Not tf.gather, so that actors can compute this function by NumPy.
         chosen = tf.reduce_sum(tf.one_hot(action, values.shape[-1]) * values, -1, keepdims=True)
-        recorded = tf.concat([values if self._records_all else chosen, best[:, tf.newaxis]], -1)
-        return action, core_state, self.features.extras(recorded, values.shape[0])
-
-    def _share_of_random(self, environment: EnvironmentNumber) -> tf.Tensor | float:
-        """Return the share of random actions, [] or for each environment [B]."""
-        config = self._config
-        if self._eval_epsilon is not None:
-            return self._eval_epsilon
-        if config.schedule == "ladder":
-            return epsilon.of_ladder(environment, config.epsilon_base)
-        return self._epsilon if config.schedule == "decay" else 0.0
+        return tf.concat([values if self._records_all else chosen, best[:, tf.newaxis]], -1)
 
     def first_priorities(self, entries: Entry, start: Any) -> tf.Tensor:
         """Return the priorities [B] of new unrolls, by the values that their actors recorded.
@@ -196,44 +128,6 @@ class QLearning(Algorithm):
         live = live[: self._config.unroll_length]
         return q_values.priorities(sizes, live, self._config.largest_error_share)
 
-    def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
-        """Return the greedy policy and its values."""
-        values, _ = self._read(entry, core_state, q_draws.Calm())
-        return self._greedy(values, entry.mask)
-
-    def judge_unroll(self, entries: Entry, start: Any) -> PolicyOutput:
-        """Return what `judge` returns for each of the entries [T+1, B, ...] of an unroll."""
-        _, state = self._normaliser.split(start)
-        values = self._online.unroll(
-            self._normaliser.read(entries),
-            state,
-            q_draws.Calm(),
-            self._config.num_policy_quantiles,
-        ).mean
-        return self._greedy(values, entries.mask)
-
-    def _greedy(self, values: tf.Tensor, mask: Any) -> PolicyOutput:
-        """Return the policy that takes the allowed action of the largest value, [..., A]."""
-        best = masking.best_choice(values, mask)
-        values = self._in_rewards(values)
-        value = tf.gather(values, best, batch_dims=best.shape.rank)
-        return PolicyOutput(tf.one_hot(best, values.shape[-1]), value, values=values)
-
-    def _in_rewards(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the network's values in the unit of rewards."""
-        return q_values.in_rewards(values, self._config.value_rescaling)
-
-    def _read(self, entry: Entry, core_state: Any, draws: q_draws.Draws) -> tuple[tf.Tensor, Any]:
-        """Return (values [B, A], core state) after reading entries [B, ...]."""
-        returns, state = self._normaliser.split(core_state)
-        returns = self._normaliser.step(entry, returns)
-        values, state = self._online.step(self._normaliser.read(entry), state, draws)
-        return values, self._normaliser.join(returns, state)
-
-    def start_after(self, entries: Entry) -> Any:
-        """Return the core state [B, ...] after the frames of entries [N, B, ...]."""
-        return self._normaliser.start_after(entries, self._online.state_after)
-
     def offline_update(
         self, batch: Batch, context: Context, exchange: GradientReducer
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -246,12 +140,7 @@ class QLearning(Algorithm):
         """Make one update; return the unrolls' new priorities with its metrics."""
         config, trained = self._config, self.variables.trained
         update, columns = self._updates.read_value(), batch.weight.shape[0]
-        _, state = self._normaliser.split(batch.start)
-        reading = Reading(
-            exchange,
-            lambda use: update_seeds.of_update(config.seed, update, use),
-            lambda: self._online.earlier_images(state),
-        )
+        reading = self._reading(batch, exchange, update)
         begun = self.features.begin(batch, context, reading)
         batch = begun.batch
 
@@ -267,18 +156,11 @@ class QLearning(Algorithm):
             return self._loss(values, future, batch, begun.bonus, begun.prepared)
 
         found, gradients = exchange.differentiate(loss, trained)
-        rate = optimizers.scheduled_rate(config, context.frames, context.total)
-        rate = self.features.learning_rate(rate)
-        self._optimizer.learning_rate.assign(rate)
+        rate = self._schedule_rate(context)
         applied = exchange.apply(self._optimizer, gradients, trained)
         follows = self._updates.assign_add(1) % config.target_period == 0
         share = tf.where(follows, config.target_share, 0.0)
         targets.follow(self._target.trainable_variables, self._online.trainable_variables, share)
-        self._epsilon.assign(
-            epsilon.decayed(
-                context.frames, config.epsilon_start, config.epsilon_end, config.epsilon_frames
-            )
-        )
         self._normaliser.update(batch, self.unroll.overlap, exchange)
         num_summed = tf.size(found.sizes) if config.loss_reduction == "sum" else 1
         metrics = {
@@ -292,8 +174,7 @@ class QLearning(Algorithm):
             "grad_norm": applied.norm,
             "clipped_share": applied.clipped,
         }
-        if config.schedule == "decay":
-            metrics["epsilon"] = self._epsilon.read_value()
+        metrics |= self._schedule_epsilon(context)
         # With hindsight, a column is one step of an unroll.
         sizes, live = (tf.reshape(x, [-1, columns]) for x in (found.sizes, found.live))
         metrics |= begun.metrics | self.features.after(found.measured, exchange)
@@ -367,7 +248,10 @@ class QLearning(Algorithm):
         sizes = tf.stop_gradient(errors if config.value_distribution == "none" else terms)
         sizes = tf.where(live, tf.maximum(sizes, 0.0), 0.0)  # rounding may make a divergence less
         masks = tf.nest.map_structure(lambda x: x[: steps + 1], entries.mask)
-        student = make_student(config, outputs.mean, actions, masks, live, batch)
+        masks = masking.allow_all(~live, masks)
+        student = make_student(
+            config, outputs.mean, actions, masks, live, batch.weight, batch.key < 0, copies
+        )
         prepared = tf.nest.map_structure(
             lambda x: q_values.repeat(losses.mask(live, x), copies), prepared
         )
@@ -430,41 +314,3 @@ class R2D2(QLearning):
                     f"give --burn_in=0, or leave --agent_name out for a network with an LSTM"
                 )
             self.note = "; ".join(filter(None, [memory, self.note]))
-
-
-def make_student(
-    config: QLearningSettings,
-    values: tf.Tensor,
-    actions: tf.Tensor,
-    masks: Any,
-    live: tf.Tensor,
-    batch: Batch,
-) -> Student:
-    """Return what features may read, for values [T, copies x B, A] and actions [T, copies x B].
-
-    `masks` are those of the entries 0..T, and `live`, [T, B], is that of one copy.
-    """
-    copies, rescaling = config.value_shifts, config.value_rescaling
-    masks = masking.allow_all(~live, masks)
-    masks = tf.nest.map_structure(lambda x: q_values.repeat(x, copies), masks)
-    values = losses.mask(q_values.repeat(live, copies), values)
-
-    def softmax(temperature: float) -> action_policies.Categorical:
-        return action_policies.categorical(
-            q_values.in_rewards(values, rescaling) / temperature, masks
-        )
-
-    return Student(
-        live=q_values.repeat(live, copies),
-        weight=batch.weight,
-        reduction=config.loss_reduction,
-        actions=actions,
-        make=lambda given: action_policies.categorical(tf.cast(given, values.dtype), masks),
-        policy=softmax(config.teacher_temperature),
-        values=values,
-        allowed=masks,
-        as_learnt=lambda x: q_values.rescale(x, rescaling) if rescaling else x,
-        softmax=softmax,
-        recorded=q_values.repeat(tf.broadcast_to(batch.key < 0, tf.shape(live)), copies),
-        copies=copies,
-    )

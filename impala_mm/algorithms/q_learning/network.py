@@ -9,7 +9,7 @@ import tensorflow as tf
 from impala_mm.algorithms.parts import networks
 from impala_mm.algorithms.q_learning import value_distributions
 from impala_mm.algorithms.q_learning.draws import Draws
-from impala_mm.algorithms.q_learning.settings import QLearningSettings
+from impala_mm.algorithms.q_learning.settings import ActionValueSettings
 from impala_mm.data.trajectory import Entry
 from impala_mm.environments.types import EnvironmentSpec
 from nets import noisy
@@ -36,14 +36,13 @@ class QNetwork(snt.Module):
 
     def __init__(
         self,
-        config: QLearningSettings,
+        config: ActionValueSettings,
         environment: EnvironmentSpec,
         mean: Any = None,
         network: str = "",
     ):
         super().__init__(name="q_network")
         self._config, self.num_actions = config, environment.num_actions
-        networks.check_shift(config, environment)
         self._body = networks.make_network(config, environment, mean, config.noise_scale, network)
         self._make_head(self._body.num_features, tf.float32)
 

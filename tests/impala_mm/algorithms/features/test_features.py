@@ -137,11 +137,18 @@ def test_features_of_some_updates_find_their_extras_where_actors_record_those_of
     assert list(features.of_online_updates()) == [second]
 
 
+class _Weighing(Feature):
+    """A feature that changes advantages."""
+
+    def advantages(self, judged, prepared):
+        return 2 * judged.advantages, prepared
+
+
 class _Forgetful(Algorithm):
     """An algorithm whose update leaves out the calls of its features that are not named."""
 
-    def __init__(self, *calls):
-        self.features, self._calls = Features([_Recording(offline=False, online=True)]), calls
+    def __init__(self, *calls, feature=_Weighing):
+        self.features, self._calls = Features([feature()]), calls
 
     def update(self, batch, context, exchange):
         self.features.called.update(self._calls)
@@ -150,6 +157,9 @@ class _Forgetful(Algorithm):
 
 def test_an_update_that_leaves_out_a_call_of_its_features_is_refused():
     batch = Batch((), (), (), tf.ones([3]), (), ())
-    contract.update(_Forgetful("begin", "loss", "after"), batch, None, None)
+    contract.update(_Forgetful("begin", "loss", "after", feature=Feature), batch, None, None)
+    contract.update(_Forgetful("begin", "advantages", "loss", "after"), batch, None, None)
+    with pytest.raises(contract.AlgorithmMistake, match=r"does not call features\.advantages"):
+        contract.update(_Forgetful("begin", "loss", "after"), batch, None, None)
     with pytest.raises(contract.AlgorithmMistake, match=r"does not call features\.loss"):
         contract.update(_Forgetful("begin", "after"), batch, None, None)

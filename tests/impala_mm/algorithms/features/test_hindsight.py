@@ -10,8 +10,7 @@ import tensorflow as tf
 from impala_mm.algorithms.features.hindsight import Hindsight
 from impala_mm.algorithms.interface import Context, EnvironmentNumber, Role
 from impala_mm.algorithms.parts import update_seeds
-from impala_mm.algorithms.q_learning import algorithm as q_learning
-from impala_mm.algorithms.q_learning import value_distributions
+from impala_mm.algorithms.q_learning import player, value_distributions
 from impala_mm.algorithms.q_learning.network import ActionValues, QNetwork
 from impala_mm.data.trajectory import Batch
 from impala_mm.distributed.group import SingleLearner
@@ -148,7 +147,7 @@ class DoubleQ(QNetwork):
 
 def test_errors_are_those_of_steps_that_end_at_their_goal(monkeypatch):
     _choose(monkeypatch, 1)
-    monkeypatch.setattr(q_learning, "QNetwork", DoubleQ)
+    monkeypatch.setattr(player, "QNetwork", DoubleQ)
     algorithm, exchange = _made(
         learning_rate=0.0, discounting=0.9, double_q=False, huber_delta=float("inf")
     )

@@ -1,7 +1,5 @@
 """What Q-networks learn from teachers and recorded actions, against NumPy and SciPy in float64."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,9 +13,9 @@ from impala_mm.algorithms.feature_settings import DISTILLED
 from impala_mm.algorithms.features import recorded_actions, teacher
 from impala_mm.algorithms.features.teacher import Taught
 from impala_mm.algorithms.interface import Role
-from impala_mm.algorithms.q_learning import algorithm as q_learning
+from impala_mm.algorithms.parts import masking
+from impala_mm.algorithms.q_learning import player
 from impala_mm.algorithms.q_learning.settings import DQNSettings
-from impala_mm.data.trajectory import Batch
 from impala_mm.environments.make import level_spec
 
 T, B, A = 5, 3, 4
@@ -57,14 +55,15 @@ class Case:
             tuple(theirs) if "value" in config.distilled else (),
         )
         weight = tf.constant(self.weight)
-        batch = Batch((), (), tf.where(self.recorded, -1, 1), weight, (), ())
         actions = tf.constant(np.tile(self.action[1:], [1, self.copies]), tf.int32)
         masks = tf.constant(self.mask) if self.masked else ()
-        config = dataclasses.replace(config, value_shifts=self.copies, random_shift=4)
         repeated = tf.nest.map_structure(lambda x: tf.concat([x] * self.copies, 1), taught)
         with tf.GradientTape() as tape:
             live = tf.constant(self.live)
-            student = q_learning.make_student(config, given, actions, masks, live, batch)
+            masks = masking.allow_all(~live, masks)
+            student = player.make_student(
+                config, given, actions, masks, live, weight, tf.constant(self.recorded), self.copies
+            )
             prepared = (repeated,) * len(teachers) + ((),) * len(costs)
             loss, measured = features.loss(student, prepared)
         metrics = {key: x[0] / x[1] for each in measured for key, x in each.items()}

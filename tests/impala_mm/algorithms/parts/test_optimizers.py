@@ -1,4 +1,4 @@
-"""RMSProp and Adam against steps calculated by hand, and what the learner needs of both."""
+"""RMSProp, Adam and RAdam against steps calculated by hand, and what the learner needs of both."""
 
 import numpy as np
 import pytest
@@ -23,6 +23,24 @@ def test_adam_takes_kingma_and_bas_steps():
     np.testing.assert_allclose(x, 4.925, rtol=1e-6)
     optimizer.apply([tf.constant(1.0)], [x])
     np.testing.assert_allclose(x, 4.925 - 0.0601853, rtol=1e-6)
+
+
+def test_radam_follows_its_formula_before_and_after_the_variance_is_known():
+    x, m, v = np.array([5.0, -1.0]), np.zeros(2), np.zeros(2)
+    variable, optimizer = tf.Variable(x, dtype=tf.float32), optimizers.RAdam(0.1)
+    rng, last = np.random.default_rng(0), 2 / 0.001 - 1
+    for t in range(1, 9):
+        gradient = rng.normal(0, 2, 2)
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        now = last - 2 * t * 0.999**t / (1 - 0.999**t)
+        step = 0.1 * m / (1 - 0.9**t)
+        assert (now > 5) == (t > 5)
+        if now > 5:
+            share = (now - 4) * (now - 2) * last / ((last - 4) * (last - 2) * now)
+            step *= np.sqrt(share) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        x = x - step
+        optimizer.apply([tf.constant(gradient, tf.float32)], [variable])
+        np.testing.assert_allclose(variable, x, rtol=1e-5)
 
 
 @settings(max_examples=20, deadline=None)
@@ -55,7 +73,7 @@ def made(name):
     return optimizers.make(name, learning_rate=0.1, decay=0.9, momentum=0.5, epsilon=0.01)
 
 
-@pytest.mark.parametrize(("name", "epsilon"), [("rmsprop", 0.01), ("adam", 1e-5)])
+@pytest.mark.parametrize(("name", "epsilon"), [("rmsprop", 0.01), ("adam", 1e-5), ("radam", 1e-8)])
 def test_make_hands_its_settings_on_and_a_negative_epsilon_is_the_optimizers_own(name, epsilon):
     assert optimizers.make(name, 0.1, 0.9, 0.5, 0.3).epsilon == pytest.approx(0.3)
     own = optimizers.make(name, 0.1, 0.9, 0.5, -1)

@@ -9,10 +9,10 @@ import tensorflow as tf
 from scipy import special
 
 from impala_mm.algorithms.feature import NO_FEATURES
+from impala_mm.algorithms.features.regularisers import Divergence
 from impala_mm.algorithms.interface import Context
-from impala_mm.algorithms.parts import value_units
+from impala_mm.algorithms.parts import samples, value_units
 from impala_mm.algorithms.parts.actor_critic import Outputs
-from impala_mm.algorithms.policy_gradient import samples
 from impala_mm.algorithms.policy_gradient.algorithm import Goals, _fit
 from impala_mm.algorithms.policy_gradient.variants import better_half
 from impala_mm.config import command_line
@@ -363,6 +363,42 @@ def test_the_temperature_moves_once_in_an_update_towards_the_target(passes):
     assert found == pytest.approx(0.07 * excess, rel=1e-3)
 
 
+def test_the_divergences_of_mean_and_deviation_have_a_multiplier_each():
+    """Of a distribution with the other one's mean alone, and with its deviation alone."""
+    targets = {"target_kl_mean": 0.02, "target_kl_deviation": 4e-4}
+    flags = {"level": "Pendulum-v1", "epochs": 1, "multiplier_speed": 0.1}
+    algorithm, exchange = _made("vmpo", decoupled_kl=True, **targets, **flags)
+    batch = _batch(algorithm)
+    live = _live(batch)
+    table, found = Table(algorithm, batch), {}
+    algorithm.variables = algorithm.variables._replace(trained=[table.logits, table.values])
+    exchange.apply = lambda optimizer, gradients, variables: found.update(gradients=gradients)
+    metrics, _ = algorithm.update(tensors(batch), PROGRESS, exchange)
+    played = batch.unrolls.extras[1:].astype(float)
+    learnt = table.logits.numpy().astype(float).reshape(T + 1, B, 2)[:-1]
+    mu, pi = played[..., 0], learnt[..., 0]
+    old, new = (  # the policy's head begins with a deviation of 0.6, and has one of at least 0.02
+        0.02 + np.logaddexp(0, x[..., 1] + np.log(np.expm1(0.58))) for x in (played, learnt)
+    )
+    kinds = {
+        "kl_mean": ((pi - mu) / old) ** 2 / 2,
+        "kl_deviation": np.log(new / old) + (old / new) ** 2 / 2 - 0.5,
+    }
+    assert "kl_mu_pi" not in metrics
+    weights = np.where(live, batch.weight, 0) / live.size
+    total = sum((weights * kl).sum() for kl in kinds.values())
+    rest = float(metrics["loss/policy"]) + 0.5 * float(metrics["loss/baseline"])
+    assert float(metrics["loss/total"]) == pytest.approx(rest + total, rel=1e-4)
+    held = [each for each in algorithm.features if isinstance(each, Divergence)]
+    costs = [each._cost.read(tf.float64) for each in held]
+    for (name, kl), cost, target in zip(kinds.items(), costs, targets.values(), strict=True):
+        mean = kl[live].mean()
+        assert float(metrics[name]) == pytest.approx(mean, rel=1e-4)
+        assert float(metrics[f"{name}_cost"]) == 1.0
+        moved = 0.1 * np.clip(mean / target - 1, -1, 1)
+        assert math.log(cost) == pytest.approx(moved, rel=1e-4)
+
+
 def _learn(group, columns, double, updates=1, target_kl=math.inf, **settings):
     """Return the variables of one learner after updates on its columns of a batch of 8.
 
@@ -514,5 +550,5 @@ def test_compiled_epochs_make_the_same_update(algorithm, settings):
     ],
 )
 def test_epochs_are_compiled_only_where_it_pays(settings):
-    assert _made(epochs=32)[0]._compiled
-    assert not _made(**{"epochs": 32} | settings)[0]._compiled
+    assert _made(epochs=32)[0]._division.compiled
+    assert not _made(**{"epochs": 32} | settings)[0]._division.compiled

@@ -6,8 +6,8 @@ import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.algorithms.interface import Context, EnvironmentNumber, Role
-from impala_mm.algorithms.q_learning import algorithm as q_learning
 from impala_mm.algorithms.q_learning import draws as q_draws
+from impala_mm.algorithms.q_learning import player
 from impala_mm.algorithms.q_learning.network import QNetwork
 from impala_mm.distributed.group import SingleLearner
 from tests.helpers import in_process, in_threads
@@ -310,7 +310,8 @@ class DoubleQ(QNetwork):
         snt.Module.__init__(self, name="q_network")
         self._config, self.num_actions = config, ACTIONS
         shape = environment.observation.shape
-        make = DoubleRecurrent if config.algorithm == "r2d2" else Double
+        remembers = config.algorithm == "r2d2" or "LSTM" in config.agent_name
+        make = DoubleRecurrent if remembers else Double
         self._body = DoubleOfImages(shape) if shape.rank == 3 else make()
         self._make_head(8, tf.float64)
 
@@ -336,7 +337,7 @@ CASES = KINDS | {
 )
 def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch, learners, kind):
     if kind != "single":
-        monkeypatch.setattr(q_learning, "QNetwork", DoubleQ)
+        monkeypatch.setattr(player, "QNetwork", DoubleQ)
 
     def learn(group, rate=0.01):
         algorithm, exchange = _made(

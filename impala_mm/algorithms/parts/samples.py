@@ -1,0 +1,112 @@
+"""The steps of a round, as minibatches are drawn from them (`round_settings` has the flags).
+
+A minibatch consists of columns: of whole unrolls, T steps each, or of single steps, if the network
+remembers nothing. In both cases the leading axes are [T, N], with T = 1 for single steps.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from impala_mm.algorithms.parts import losses, masking
+from impala_mm.algorithms.parts.round_settings import RoundSettings
+from impala_mm.config import auto
+from impala_mm.config.errors import UserMistake
+from impala_mm.data.trajectory import Batch, Entry
+
+
+class Division(NamedTuple):
+    """The division of a batch by each pass over it."""
+
+    single_steps: bool  # whether minibatches consist of single steps, and not of whole unrolls
+    parts: int  # minibatches
+    compiled: bool  # whether XLA compiles all passes
+
+    def columns(self, unrolls: "Samples", start: Callable[[int], Any]) -> "Samples":
+        """Return what minibatches are drawn from; `start` is `Algorithm.initial_state`."""
+        if not self.single_steps:
+            return unrolls
+        single = single_steps(unrolls._replace(start=()))
+        return single._replace(start=start(single.live.shape[1]))
+
+    def arrange(self, nest: Any) -> Any:
+        """Return a nest of [T, B, ...] as that of these columns."""
+        return single_steps(nest) if self.single_steps else nest
+
+
+def divide(config: RoundSettings, network: str, remembers: bool, observation: Any) -> Division:
+    """Return how the flags divide a batch; raise UserMistake if they cannot.
+
+    `remembers` says whether the network of that name has a memory, and `observation` is the spec.
+    """
+    of_steps = config.minibatch_of == "steps" or (config.minibatch_of == "auto" and not remembers)
+    if of_steps and remembers:
+        raise UserMistake(
+            f"--minibatch_of=steps: {network} remembers earlier observations, so it must read "
+            f"whole unrolls: use --minibatch_of=unrolls"
+        )
+    try:
+        count = config.count_minibatches(of_steps=of_steps)
+    except ValueError as error:
+        raise UserMistake(
+            f"{error}; minibatches consist of whole unrolls here, since {network} remembers "
+            f"earlier observations"
+        ) from None
+    on_gpu = bool(tf.config.get_visible_devices("GPU"))
+    compiled = config.compiles_updates and of_steps and not (auto.is_large(observation) or on_gpu)
+    return Division(of_steps, count, compiled)
+
+
+class Samples(NamedTuple):
+    """N columns of T steps; entry t of a column is the one that its action t was chosen from."""
+
+    entries: Entry  # [T, N, ...]: what the network reads; other fields are ()
+    start: Any  # nest of [N, ...]: the core state before entry 0
+    live: tf.Tensor  # bool [T, N]: steps of the agent; nothing else of others is ever used
+    weight: tf.Tensor  # [T, N]: that of the column
+    actions: Any  # nest of [T, N, ...]
+    masks: Any  # nest of bool [T, N, ...]: the choices that were allowed; () without masks
+    behaviour_log_probs: tf.Tensor  # [T, N]: of the actions
+    behaviour: Any = ()  # [T, N, P]: parameters of the policy that played
+    level: Any = ()  # int32 [T, N]: number of the column's level
+
+
+def of_batch(
+    batch: Batch, steps: losses.Transitions, behaviour: Any = (), level: Any = ()
+) -> Samples:
+    """Return the B unrolls of a batch, whose entries a normaliser has read, as columns.
+
+    Where an algorithm reads them, `behaviour` are the parameters of the policy that played,
+    [T, B, P], and `level` [B] the numbers of the columns' levels.
+    """
+    read, live = batch.unrolls, steps.live
+    entries = read._replace(terminated=(), truncated=(), extras=(), mask=())
+    return Samples(
+        entries=tf.nest.map_structure(lambda x: x[:-1], entries),
+        start=batch.start,
+        live=live,
+        weight=tf.broadcast_to(batch.weight, tf.shape(live)),
+        actions=steps.actions,
+        masks=masking.allow_all(~live, read.mask),
+        behaviour_log_probs=steps.behaviour_log_probs,
+        behaviour=tf.nest.map_structure(lambda x: losses.mask(live, x), behaviour),
+        level=tf.nest.map_structure(lambda x: tf.broadcast_to(x, tf.shape(live)), level),
+    )
+
+
+def single_steps(nest: Any) -> Any:
+    """Return a nest of [T, N, ...] with each step as a column of its own, [1, T x N, ...]."""
+    return tf.nest.map_structure(lambda x: tf.reshape(x, [1, -1, *x.shape[2:]]), nest)
+
+
+def columns(samples: Samples, chosen: tf.Tensor) -> Samples:
+    """Return the columns with these numbers, int32 [M]."""
+    start = tf.nest.map_structure(lambda x: tf.gather(x, chosen), samples.start)
+    rest = pick(samples._replace(start=()), chosen)
+    return rest._replace(start=start)
+
+
+def pick(nest: Any, chosen: tf.Tensor) -> Any:
+    """Return a nest of [T, N, ...] with the columns of these numbers alone, [T, M, ...]."""
+    return tf.nest.map_structure(lambda x: tf.gather(x, chosen, axis=1), nest)
