@@ -21,6 +21,7 @@ RUNS = {
     "r2d2": ("--algorithm=r2d2", "--level_name=memory", "--unroll_length=10", "--burn_in=4"),
     "sac": (*PENDULUM, "--mlp_sizes=32", "--random_steps=200"),
     "td3": ("--algorithm=td3", *PENDULUM[1:], "--mlp_sizes=32", "--random_steps=200"),
+    "mpo": ("--algorithm=mpo", *PENDULUM[1:], "--mlp_sizes=32", "--random_steps=200"),
 }
 TWO = ("--num_learners=2", "--num_actors=2", "--check_sync_every=5")
 
@@ -54,8 +55,12 @@ def _last_update(logdir):
         pytest.param("r2d2", (*TWO, "--inference=learner"), marks=needs_horovod),
         pytest.param("sac", TWO, marks=needs_horovod),
         pytest.param("td3", TWO, marks=needs_horovod),
+        pytest.param("mpo", TWO, marks=needs_horovod),
     ],
-    ids=["c51", "r2d2 on two learners that infer", "sac on two learners", "td3 on two learners"],
+    ids=[
+        *("c51", "r2d2 on two learners that infer"),
+        *(f"{name} on two learners" for name in ("sac", "td3", "mpo")),
+    ],
 )
 def test_a_run_is_resumed_tested_and_exported(tmp_path, name, learners):
     logdir, flags = tmp_path / "run", (*RUNS[name], *learners, "--replay_save")
@@ -79,7 +84,7 @@ def test_a_run_is_resumed_tested_and_exported(tmp_path, name, learners):
     code, printed = run(*EXPERIMENT, f"--logdir={logdir}", *export)
     assert code == 0, printed
     exported = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
-    assert ("value" if name in ("sac", "td3") else "values") in exported.structured_outputs
+    assert ("value" if name in ("sac", "td3", "mpo") else "values") in exported.structured_outputs
 
 
 @pytest.mark.parametrize(
@@ -113,6 +118,13 @@ def test_sac_swings_the_pendulum_up_within_10_000_steps(tmp_path):
 def test_td3_swings_the_pendulum_up_within_15_000_steps(tmp_path):
     flags = ("--algorithm=td3", "--level_name=Pendulum-v1", "--random_steps=1000")
     _train(tmp_path, *flags, "--learning_rate=0.001", "--total_environment_frames=15000")
+    assert _tested(tmp_path) > -250
+
+
+def test_mpo_swings_the_pendulum_up_within_16_000_steps(tmp_path):
+    mlp = "--mlp_sizes=64,64"
+    flags = ("--algorithm=mpo", "--level_name=Pendulum-v1", "--preset=pendulum-mpo", mlp)
+    _train(tmp_path, *flags, "--total_environment_frames=16000")
     assert _tested(tmp_path) > -250
 
 

@@ -165,7 +165,7 @@ class TeacherSettings(Config):
     teacher_data_share: float = flag(
         0.0, group=_GROUP, learner_only=True, least=0, most=0.99,
         text="Share of recorded games in each update while actors play, for algorithms with a "
-             "replay: unrolls, or steps of SAC, TD3 and IQL, beside those of batch_size. They are "
+             "replay: unrolls, or steps of SAC, TD3, MPO and IQL, beside those of batch_size. They "
              "never replaced, and are drawn uniformly. 0: none.")
     teacher_steps: int = flag(
         50_000, group=_GROUP, learner_only=True, least=1,

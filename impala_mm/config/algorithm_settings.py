@@ -51,6 +51,7 @@ BUILT_IN = {
     "pqn": _built_in("PQN", "q_learning", "pqn"),
     "sac": _built_in("SAC", "q_policy", "sac"),
     "td3": _built_in("TD3", "q_policy", "td3"),
+    "mpo": _built_in("MPO", "q_policy", "mpo"),
     "iql": _built_in("IQL", "q_policy", "iql"),
 }
 _TYPES = (int, float, bool, str)

@@ -111,7 +111,8 @@ class DoubleCritic(snt.Module):
 
     def __init__(self, config, environment, mean=None):
         super().__init__(name="critic")
-        self.layer = Linear(5, config.num_critics, "layer")
+        numbers = environment.actions.num_features
+        self.layer = Linear(3 + 2 * numbers, config.num_critics, "layer")
 
     def initial_state(self, batch):
         return ()
@@ -120,7 +121,9 @@ class DoubleCritic(snt.Module):
         return entries.observation
 
     def values(self, features, actions):
-        actions = tf.cast(actions, tf.float64)
+        shape = tf.concat([tf.shape(features)[:-1], [-1]], 0)
+        parts = [tf.reshape(x, shape) for x in tf.nest.flatten(actions)]
+        actions = tf.cast(tf.concat(parts, -1), tf.float64)
         both = tf.concat([tf.cast(features, tf.float64), actions, actions**2], -1)
         return tf.stack(tf.unstack(tf.tanh(self.layer(both)), axis=-1))
 

@@ -37,6 +37,10 @@ BASES: dict[str, dict[str, Any]] = {
         "compile_updates": False, "batch_size": 1, "updates_per_step": 0.5, "minibatch_steps": 6,
         "replay_steps": 60, "critic_rate": 0.01, "random_steps": 0,
     },
+    "mpo": {
+        "compile_updates": False, "batch_size": 1, "updates_per_step": 0.5, "minibatch_steps": 6,
+        "replay_steps": 60, "critic_rate": 0.01, "random_steps": 0, "target_period": 3,
+    },
     "iql": {
         "compile_updates": False, "batch_size": 1, "updates_per_step": 0.5, "minibatch_steps": 6,
         "replay_steps": 60, "critic_rate": 0.01, "random_steps": 0,
@@ -338,6 +342,7 @@ CASES = [
         ddpg={"num_critics": 1, "goal_critics": 1, "smoothing": 0.0, "policy_delay": 1},
         cloning={"cloning": 2.5},
     ),
+    *_rows("mpo", "swing", default={}),
     *_rows(
         *("iql", "swing"),
         default={},

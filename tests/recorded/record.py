@@ -77,8 +77,8 @@ def _in_order_of_slots(variables: Variables) -> list[tf.Variable]:
     """Return the owners of slots as they follow each other: SAC's optimizers begin with critics."""
     critics = [v for v in variables.trained if v.name.startswith("critic_network/")]
     others = [v for v in variables.trained if not v.name.startswith("critic_network/")]
-    temperature = [v for v in variables.carried if v.name.startswith("log_temperature")]
-    return [*critics, *others, *temperature]
+    own = [v for v in variables.carried if v.name.startswith(("log_temperature", "duals"))]
+    return [*critics, *others, *own]
 
 
 def _draws(*seed: Any) -> np.random.Generator:

@@ -234,6 +234,13 @@ class Joint:
         return tf.nest.pack_sequence_as(self._structure, flat)
 
 
+def vectors(policy: Distribution) -> list[Any]:
+    """Return the distributions over scalars or vectors that a policy consists of."""
+    if isinstance(policy, Joint):
+        return [each for part in policy._parts for each in vectors(part)]
+    return [policy.flat] if isinstance(policy, Shaped) else [policy]
+
+
 def _apart(x: tf.Tensor, n: tuple[int, ...], impossible: Any) -> tf.Tensor:
     """Return [..., sum(n)] as [..., K, most]; choices with fewer options get impossible ones."""
     most, begins = max(n), np.cumsum([0, *n[:-1]])

@@ -441,7 +441,7 @@ class QPolicy(Algorithm):
 
         (loss, value, error) = self._apply("critics", loss, exchange)
         if not self.copies_wait:
-            self._follow(self._config.target_share)
+            self._move_copies("critics")
         # The losses are means, so they are those per step, too.
         metrics = {"loss/total": loss, "loss_per_step/total": loss}
         return metrics | {"q/value": part.per_step(value), "q/error": part.per_step(error)}
@@ -468,7 +468,7 @@ class QPolicy(Algorithm):
         loss, metrics, measured = self._apply("policy", loss, exchange)
         metrics = self._after_policy(part, metrics, exchange)
         if self.copies_wait:
-            self._follow(self._config.target_share)
+            self._move_copies("policy")
         metrics |= {"loss/policy": loss, "loss_per_step/policy": loss}
         return metrics | self.features.after(measured, exchange)
 
@@ -479,7 +479,13 @@ class QPolicy(Algorithm):
         exchange.apply(self._optimizers[name], gradients, variables, name)
         return computed
 
-    def _follow(self, share: float) -> None:
+    def _move_copies(self, after: str) -> None:
+        """Move the slow copies if it is time to, after a step of this optimizer."""
+        share, period = self._config.target_share, self._config.target_period
+        due = self._optimizers[after].step % period == 0
+        self._follow(share if period == 1 else tf.where(due, share, 0.0))
+
+    def _follow(self, share: float | tf.Tensor) -> None:
         """Move the slow copies by this share of the way to what they copy."""
         targets.follow(self._followers, self._copied, share)
 

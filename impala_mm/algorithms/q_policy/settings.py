@@ -18,7 +18,7 @@ from impala_mm.config.flags import (
 from impala_mm.config.settings import Config, UpdateThreads
 
 _GROUP = "Policy and Q-networks"
-_SAC, _TD3, _IQL = "SAC", "TD3", "IQL"
+_SAC, _TD3, _MPO, _IQL = "SAC", "TD3", "MPO", "IQL"
 _TRAINED = without_flag("fixed_temperature")
 _OF_NUMBERS = without_flag("discrete_sac")
 # Multiplications in a product of matrices from which two threads make it faster than one.
@@ -54,6 +54,10 @@ class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
         0.005, group=_GROUP, learner_only=True, least=0, most=1,
         text="Share of the way to the Q-networks that their targets move in each optimizer step. "
              "1: they become copies.")
+    target_period: int = flag(
+        1, group=_GROUP, learner_only=True, least=1,
+        text="Optimizer steps, for TD3 and MPO those of the policy, between two times that the "
+             "targets move.")
     updates_per_step: float = flag(
         1.0, group=_GROUP, learner_only=True, least=0,
         text="Optimizer steps for each new step of a learner's environments; one update of the "
@@ -243,6 +247,60 @@ class TD3Settings(QPolicySettings):
             raise ValueError(
                 f"--box_policy={self.box_policy}: the policy of TD3 is an action and noise of "
                 f"--action_noise: leave it out"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class MPOSettings(QPolicySettings):
+    """The settings of a process of MPO, whose defaults are those of Acme."""
+
+    box_policy: str = default(Config, "box_policy", "normal")
+    box_deviation: str = default(Config, "box_deviation", "learnt")
+    learning_rate: float = default(Config, "learning_rate", 0.0001)
+    critic_rate: float = default(QPolicySettings, "critic_rate", 0.0001)
+    target_share: float = default(QPolicySettings, "target_share", 1.0)
+    target_period: int = default(QPolicySettings, "target_period", 100)
+    updates_per_step: float = default(QPolicySettings, "updates_per_step", 0.125)
+    random_steps: int = default(QPolicySettings, "random_steps", 1000)
+    num_critics: int = default(QPolicySettings, "num_critics", 1)
+    goal_critics: int = default(QPolicySettings, "goal_critics", 1)
+    # fmt: off
+    action_samples: int = flag(
+        20, group=_MPO, learner_only=True, least=2,
+        text="Actions drawn for each observation: for the mean value of a goal, and to weigh them "
+             "by their values.")
+    temperature: float = flag(
+        10.0, group=_MPO, learner_only=True, least=1e-6,
+        text="Initial temperature of the softmax over the actions' values that gives their "
+             "weights.")
+    target_weight_kl: float = flag(
+        0.1, group=_MPO, learner_only=True, least=1e-9,
+        text="Divergence of these weights from equal ones, in nats, at which the temperature "
+             "holds them. The smaller it is, the more evenly all actions are learnt from.")
+    target_mean_kl: float = flag(
+        2.5e-3, group=_MPO, learner_only=True, least=1e-9,
+        text="Limit of the divergence of the slow copy from a policy with the new mean, in nats, "
+             "for each number of an action.")
+    target_deviation_kl: float = flag(
+        1e-6, group=_MPO, learner_only=True, least=1e-9,
+        text="The same with the new deviation instead.")
+    target_bounds_kl: float = flag(
+        1e-3, group=_MPO, learner_only=True, least=0,
+        text="Divergence from equal weights of those by which actions beyond the bounds count "
+             "less, the further beyond. 0: they are not told apart.")
+    dual_rate: float = flag(
+        0.01, group=_MPO, learner_only=True, least=0,
+        text="Learning rate of the temperature and of the divergences' costs at the start of the "
+             "run.")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        """Refuse policies without a mean and a deviation of each number."""
+        super().__post_init__()
+        if self.box_policy != "normal":
+            raise ValueError(
+                f"--box_policy={self.box_policy}: the policy of MPO is a normal distribution: use "
+                f"--box_policy=normal"
             )
 
 

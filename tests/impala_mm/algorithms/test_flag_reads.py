@@ -61,8 +61,8 @@ def test_flags_that_an_algorithm_did_not_read_are_named_if_they_were_given():
 @pytest.mark.parametrize(
     ("algorithm", "level"),
     [
-        *((name, "memory") for name in BUILT_IN if name not in ("a2c", "vpg", "sac", "td3")),
-        *((name, "Pendulum-v1") for name in ("sac", "td3")),
+        *((name, "memory") for name in BUILT_IN if name not in ("a2c", "vpg", "sac", "td3", "mpo")),
+        *((name, "Pendulum-v1") for name in ("sac", "td3", "mpo")),
     ],
 )
 def test_built_in_algorithms_read_all_flags_but_those_that_their_settings_name(algorithm, level):
