@@ -20,7 +20,7 @@ from scipy.optimize import least_squares
 
 _RECORD = Path(__file__).with_name("scaling.json")
 _SIMULATED_BYTES = 6_800_000
-_CORES = 2  # of the machine on which the record was made
+_CORES = 2  # of the machine on which the runs were made that are recorded without a host
 _FIRST_GUESS = [8.0, 1.0, 1.0, 1.0]  # of the costs that are fitted, see `single_host`
 Row = dict[str, Any]
 
@@ -35,7 +35,7 @@ def single_host(row: Row, costs: list[float], **more: Any) -> Run:
         learners=count,
         actors=more.pop("actors", 2 * count),
         update_seconds=row.get("ms", 0.0) / 1000,
-        overhead_seconds=overhead / 1000 * max(1, count / _CORES),
+        overhead_seconds=overhead / 1000 * max(1, count / row["cores"]),
         allreduce=AllReduce(fixed / 1000, rank / 1000, byte / 1e9),
         gradient_bytes=_SIMULATED_BYTES,
         turn_seconds=more.pop("turn_seconds", 0.001),
@@ -153,7 +153,11 @@ def main() -> None:
         parser.error(f"{_RECORD.name} has no costs of the wire: run scaling.py sitting --record")
     rows = [row for row in measured["simulated"] if row["allreduce"] != "grouped"]
     rows += measured.get("allreduce", [])
-    print_errors(rows, measured.get("actors", []))
+    cores = measured.get("host", {}).get("cores", _CORES)
+    rows, with_actors = (
+        [row | {"cores": cores} for row in part] for part in (rows, measured.get("actors", []))
+    )
+    print_errors(rows, with_actors)
     costs = fit(rows)
     print("overhead {:.1f} ms; all-reduce {:.1f} + {:.2f} N ms, {:.2f} ns a byte".format(*costs))
     print_cluster(given, costs, measured["wire"])

@@ -167,6 +167,13 @@ DOCUMENTED_RUNS = {
     "sac-dmc-cheetah": Run(_RUN, 170, f"{_DMC_SAC} --level_name=dmc:cheetah-run"),
     "crafter": Run(_CRAFTER, 2.7, "--preset=crafter-ppo"),
     "nethack": Run(_NETHACK, 25, "--preset=nethack-impala"),
+    "sac-few-hopper": Run(_HOPPER, 230, f"{_FEW} --preset=mujoco-sac"),
+    "td3-pendulum": Run(
+        _PENDULUM,
+        -600,
+        "--algorithm=td3 --level_name=Pendulum-v1 --random_steps=1000 --num_actors=1 "
+        "--total_environment_frames=2e4",
+    ),
     # As far as seven minutes go: a goal is rarely seen in so few steps.
     "football-run": Run(
         _RUN_TO_SCORE,
@@ -176,15 +183,8 @@ DOCUMENTED_RUNS = {
     # Not recorded yet, so these goals are guesses.
     "droq-hopper": Run(_HOPPER, 1000, f"{_FEW} --preset=mujoco-sac,droq", beside="sac-few-hopper"),
     "redq-hopper": Run(_HOPPER, 1000, f"{_FEW} --preset=mujoco-sac,redq", beside="sac-few-hopper"),
-    "sac-few-hopper": Run(_HOPPER, 300, f"{_FEW} --preset=mujoco-sac"),
     # https://docs.cleanrl.dev/rl-algorithms/td3
     "td3-halfcheetah": Run(_CHEETAH, 7940, "--preset=mujoco-td3 --num_actors=1", (9018, 1078)),
-    "td3-pendulum": Run(
-        _PENDULUM,
-        -600,
-        "--algorithm=td3 --level_name=Pendulum-v1 --random_steps=1000 --num_actors=1 "
-        "--total_environment_frames=2e4",
-    ),
     "lunarlander": Run(_LANDER, 190, "--preset=lunarlander-ppo"),
     "invertedpendulum": Run(
         _INVERTED,

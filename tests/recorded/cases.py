@@ -300,12 +300,7 @@ CASES = [
         default={},
         lstm=_LSTM | {"duelling": True},
         categorical=_C51 | _NORMALISED,
-        noisy_quantiles=_IQN | {"noisy": True, "huber_delta": 1.0},
-        rescaled={"value_rescaling": 0.001, "q_lambda": 0.9, "loss_reduction": "sum"},
-        teacher=_TAUGHT,
     ),
-    *_rows("pqn", "doors", doors={}, doors_teacher=_TAUGHT | {"distill": "value"}),
-    *_rows("pqn", "frames", frames={"subtract_mean_image": True}),
     *_rows(
         *("sac", "swing"),
         default={},
@@ -354,7 +349,7 @@ QUICK = frozenset(
     impala-popart-lstm impala-kl-mu-pi-target impala-cloning impala-impact-trust
     impala-teacher-qdagger impala-offline-popart impala-box-tanh-learnt
     ppo-lstm ppo-two-teachers awr-positive vmpo
-    dqn-rainbow dqn-teacher-margin r2d2-burn-in pqn-doors-teacher
+    dqn-rainbow dqn-teacher-margin r2d2-burn-in pqn-categorical
     sac-discrete
     """.split()
 )

@@ -18,7 +18,7 @@ _CASES = (
     *("impala-entropy-target", "impala-kl-mu-pi-target", "impala-kl-pi-mu-target"),
     *("impala-kl-uniform-target", "impala-impact", "impala-teacher", "impala-guide", "impala-box"),
     *("impala-rmsprop", "impala-frames", "ppo", "ppo-frames", "vmpo", "dqn-duelling", "dqn-noisy"),
-    *("dqn", "r2d2", "pqn", "pqn-frames", "sac", "sac-lstm", "sac-frames", "td3", "mpo"),
+    *("dqn", "r2d2", "pqn", "sac", "sac-lstm", "sac-frames", "td3", "mpo"),
     "iql",
 )
 

@@ -23,6 +23,7 @@ _COPIES = 3
 _FLAGS = [
     n for n, known in flags.infos(Config).items() if known.group == "Network" and known.kept_by
 ]
+_OF_MLPS = ("mlp_sizes", "activation", "layer_norm", "mlp_init_scale")  # fields of `nets.Style`
 
 
 def make_network(
@@ -31,11 +32,13 @@ def make_network(
     mean: Any = None,
     noise_scale: float = 0.0,
     name: str = "",
+    mlp_heads: bool = False,
 ) -> nets.Network:
     """Return a network that the flags describe, for the entries of this environment.
 
     `mean` is the algorithm's `Normaliser.mean`. With a `noise_scale`, the network's fully connected
-    layers are noisy (`nets.noisy`). `name` replaces --agent_name.
+    layers are noisy (`nets.noisy`). `name` replaces --agent_name. With `mlp_heads` the flags of an
+    MLP are not refused where the network has none, since the algorithm has MLPs after it.
     """
     if config.subtract_mean_image and mean is None:
         raise UserMistake(
@@ -43,6 +46,9 @@ def make_network(
             f"image: give --subtract_mean_image=false, or make the network with the `mean` of a "
             f"`Normaliser`"
         )
+    style, usual = _style(config)._replace(noise_scale=noise_scale), _style(type(config)())
+    if mlp_heads:
+        usual = usual._replace(**{field: getattr(style, field) for field in _OF_MLPS})
     make = functools.partial(
         nets.make,
         name or config.agent_name,
@@ -50,8 +56,8 @@ def make_network(
         environment.actions,
         environment.frame_stack,
         config.precision,
-        _style(config)._replace(noise_scale=noise_scale),
-        usual=_style(type(config)()),
+        style,
+        usual=usual,
     )
     numbers = sum(part.shape.num_elements() for part in tf.nest.flatten(environment.observation))
     if numbers > _LARGE:

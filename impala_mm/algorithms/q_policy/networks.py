@@ -1,5 +1,6 @@
 """A policy's network, and Q-networks that read observations and actions."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -62,7 +63,7 @@ class PolicyNetwork(snt.Module):
             self._body: Any = _Detached(critics.body)
             self._head = snt.Sequential([networks.make_mlp(config), self._head])
         else:
-            self._body = networks.make_network(config, environment, mean)
+            self._body = networks.make_network(config, environment, mean, mlp_heads=True)
         self._head(tf.zeros([1, self._body.num_features]))  # creates the variables
 
     def initial_state(self, batch: int | tf.Tensor) -> Any:
@@ -114,7 +115,8 @@ class CriticNetwork(snt.Module):
         direct = plain and networks.chosen_name(config, environment) == "MLPAgent"
         direct = direct and environment.frame_stack == 1
         # What reads the observations, if they are not read as they are.
-        self.body = None if direct else networks.make_network(config, environment, mean)
+        make = functools.partial(networks.make_network, config, environment, mean)
+        self.body = None if direct else make(mlp_heads=True)
         size = sum(leaf.shape.num_elements() for leaf in leaves)
         self.num_features = self.body.num_features if self.body else size
         self._critics: Any = self._make_critics(config, environment, self.num_features)

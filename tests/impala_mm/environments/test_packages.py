@@ -88,7 +88,7 @@ def test_a_suite_is_trained_on_with_its_preset(module, preset, tmp_path):
     code, printed = run(
         *EXPERIMENT,
         f"--preset={preset}",
-        *("--total_environment_frames=4000", "--num_actors=1", f"--logdir={tmp_path}"),
+        *("--total_environment_frames=6000", "--num_actors=1", f"--logdir={tmp_path}"),
         f"--learner_hosts=localhost:{free_port()}",
         limit=800,
     )

@@ -65,11 +65,16 @@ def test_shares_say_what_is_scarce():
 def test_the_fit_finds_the_costs_of_made_up_rows():
     costs = [6.0, 2.0, 0.5, 1.5]
     rows = [
-        {"learners": n, "bytes": b, "seconds": AllReduce(2e-3, 5e-4, 1.5e-9).seconds(b, n, n)}
+        {
+            "learners": n,
+            "bytes": b,
+            "cores": 2,
+            "seconds": AllReduce(2e-3, 5e-4, 1.5e-9).seconds(b, n, n),
+        }
         for n in (2, 4, 8)
         for b in (4, 1_700_000, 27_200_000)
     ]
-    simulated = [{"learners": n, "ms": ms} for n in (1, 2, 4, 8) for ms in (30, 100)]
+    simulated = [{"learners": n, "ms": ms, "cores": 2} for n in (1, 2, 4, 8) for ms in (30, 100)]
     for row in simulated:
         row["updates_per_second"] = many_learners.simulated_rate(row, costs)
     assert many_learners.fit([*rows, *simulated]) == pytest.approx(costs, rel=0.05)

@@ -84,11 +84,17 @@ def test_a_recurrent_network_is_the_default_and_another_one_is_allowed_and_said(
     assert (config.duelling, config.value_rescaling) == (True, 1e-3)
 
 
-@pytest.mark.parametrize("guided", [False, True])
-def test_the_first_priorities_are_those_of_the_update_without_its_last_step(guided):
+GUIDED = {"teacher": "x", "guide_steps": 9, "teacher_cost": 0.0}
+OF_A_TRANSFORMER = {"agent_name": "MLPGTrXLAgent", "gtrxl_memory": 2}
+
+
+@pytest.mark.parametrize(
+    "flags", [{}, GUIDED, pytest.param(OF_A_TRANSFORMER, marks=pytest.mark.slow)]
+)
+def test_the_first_priorities_are_those_of_the_update_without_its_last_step(flags):
     """Those of the actions that were taken, also where a teacher chose them."""
-    flags = {"teacher": "x", "guide_steps": 9, "teacher_cost": 0.0} if guided else {}
     algorithm, _ = _made(value_rescaling=0.01, **flags)
+    guided = flags is GUIDED
     other = (lambda action: 1 - action) if guided else (lambda action: action)
     entries, start = _played(algorithm, T + 1 + BURN_IN, other)
     found = algorithm.first_priorities(entries, start).numpy()

@@ -14,7 +14,7 @@ PROGRESS = Context(tf.constant(300.0), tf.constant(1000.0), tf.constant(0.0))
 # Two new unrolls of two steps, and two optimizer steps.
 SMALL = {
     "batch_size": 2, "unroll_length": 2, "minibatch_steps": 8, "updates_per_step": 0.5,
-    "conv_units": 8, "precision": "float32", "compile_updates": False,
+    "conv_units": 8, "mlp_sizes": "9,8", "precision": "float32", "compile_updates": False,
 }  # fmt: skip
 MOST = 2
 
