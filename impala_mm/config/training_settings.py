@@ -146,10 +146,10 @@ class TrainingSettings:
     # -- Algorithm
     algorithm: str = flag(
         "impala", group="Algorithm", by_run=True, kept_by="weights",
-        short="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, pqn, sac, td3, iql, or yours",
-        text="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, pqn, sac, td3, iql, or a module of your "
-             "own (package.module); impala_mm/algorithms/interface.py says what it must define. "
-             "Each has flags and defaults of its own, which --help --algorithm=NAME shows.")
+        short="impala, ppo, dqn, sac or nine others, or yours",
+        text="impala, ppo, a2c, vpg, awr, vmpo, dqn, r2d2, pqn, sac, td3, mpo, iql, or a module of "
+             "your own (package.module); impala_mm/algorithms/interface.py says what it must "
+             "define. Each has flags and defaults of its own, which --help --algorithm=NAME shows.")
     xla: bool = flag(
         False, group="Algorithm", by_run=True,
         text="Compile the forward and backward pass with XLA, at the first update. Meant for "

@@ -117,6 +117,7 @@ def _another_value(field):
         "teacher_data_share": 0.0,  # for students of values alone
         "minibatch_steps": 512,
         "replay_steps": 5000,
+        **{"learning_rate_kl": 0.0, "decoupled_kl": False},  # which exclude others
         **{"random_shift": 0, "value_shifts": 1, "target_shifts": 1},  # for images alone
     }
     if field.name in fitting:
