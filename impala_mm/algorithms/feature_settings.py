@@ -166,7 +166,7 @@ class TeacherSettings(Config):
         0.0, group=_GROUP, learner_only=True, least=0, most=0.99,
         text="Share of recorded games in each update while actors play, for algorithms with a "
              "replay: unrolls, or steps of SAC, TD3, MPO and IQL, beside those of batch_size. They "
-             "never replaced, and are drawn uniformly. 0: none.")
+             "are never replaced, and are drawn uniformly. 0: none.")
     teacher_steps: int = flag(
         50_000, group=_GROUP, learner_only=True, least=1,
         only_with=RECORDED_GAMES & with_flag("teacher") & without_flag("teacher_data"),
@@ -317,7 +317,7 @@ class TeacherSettings(Config):
             raise ValueError(
                 f"{share}: --algorithm={self.algorithm} must know how likely the policy that "
                 f"played was to act so, which recorded games do not say: use --offline_updates, or "
-                f"--algorithm=dqn, r2d2, sac, td3 or iql"
+                f"--algorithm=dqn, r2d2, sac, td3, mpo or iql"
             )
         if self.uses_recorded_games and not (self.teacher_data or self.teacher):
             asked = f"--offline_updates={self.offline_updates}" if self.offline_updates else share

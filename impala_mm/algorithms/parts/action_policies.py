@@ -161,7 +161,7 @@ def _part(leaf: Part, box: str, deviation: str | float) -> PolicyDistribution:
     elif isinstance(leaf, MultiBinary):
         make = _decisions
     elif box_policy(leaf, box) == "noisy":
-        make = functools.partial(_noisy, deviation if isinstance(deviation, float) else _NOISE)
+        make = functools.partial(_noisy, _NOISE if isinstance(deviation, str) else deviation)
     else:
         make, shared = _box(leaf, box), tuple(range(size, 2 * size))
     shape = leaf.shape

@@ -7,7 +7,8 @@ would have drawn, and all learners can draw the same.
 import tensorflow as tf
 
 # Uses beside those of `q_draws`, which are smaller.
-GOALS, NOISE, CRITICS, DROPOUT, SHIFTS = range(100_000, 100_005)
+GOALS, NOISE, CRITICS, SHIFTS = 100_000, 100_001, 100_002, 100_004
+DROPOUT = 100_010  # and the two after it
 _MOST, _APART = 2**31 - 1, 1_000_003  # largest seed, and between two runs' seeds
 
 

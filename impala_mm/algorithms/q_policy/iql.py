@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms.parts import losses, networks
 from impala_mm.algorithms.parts.distributions import Distribution
-from impala_mm.algorithms.q_policy.algorithm import GOALS, Group, Part, QPolicy
+from impala_mm.algorithms.q_policy.algorithm import Group, Part, QPolicy
 from impala_mm.algorithms.q_policy.settings import IQLSettings
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
@@ -81,7 +81,7 @@ class IQL(QPolicy):
     def _advantages(self, part: Part) -> tf.Tensor:
         """Return by how much the played actions are better than V [T, B]."""
         features = self._targets.unroll(part.before, part.states.critics)
-        played = self._at(self._targets, features, GOALS).value(part.played)
+        played = tf.reduce_min(self._targets.values(features, part.played), 0)
         return played - self._value_at(features)
 
     def _value_at(self, features: tf.Tensor) -> tf.Tensor:

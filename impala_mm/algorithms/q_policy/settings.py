@@ -56,8 +56,8 @@ class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
              "1: they become copies.")
     target_period: int = flag(
         1, group=_GROUP, learner_only=True, least=1,
-        text="Optimizer steps, for TD3 and MPO those of the policy, between two times that the "
-             "targets move.")
+        text="Optimizer steps, for TD3, MPO and IQL those of the policy, between two times that "
+             "the targets move.")
     updates_per_step: float = flag(
         1.0, group=_GROUP, learner_only=True, least=0,
         text="Optimizer steps for each new step of a learner's environments; one update of the "
@@ -210,6 +210,15 @@ class SACSettings(QPolicySettings):
         text="With discrete_sac: entropy of the policy that the temperature is trained for, as a "
              "share of the largest one, the logarithm of the number of allowed choices.")
     # fmt: on
+
+    def __post_init__(self) -> None:
+        """Refuse what Q-networks of choices lack."""
+        super().__post_init__()
+        if self.discrete_sac and self.critic_dropout:
+            raise ValueError(
+                f"--critic_dropout={self.critic_dropout:g} with --discrete_sac: only Q-networks of "
+                f"numbers leave units out: leave one of them out"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms.parts import action_policies
+from impala_mm.algorithms.parts import action_policies, losses
 from impala_mm.algorithms.parts.action_policies import PolicyDistribution
 from impala_mm.algorithms.parts.distributions import Distribution
 from impala_mm.algorithms.q_policy import actions
@@ -61,8 +61,9 @@ class TD3(QPolicy):
         value = at.value(action)
         if not self._config.cloning:
             return part.mean(-value), {}, policy
-        live = tf.cast(part.live, value.dtype)
-        size = tf.reduce_sum(live * tf.abs(value)) / tf.reduce_sum(live)
+        # Of a learner's own minibatch: the loss cannot exchange.
+        size = part.per_step(part.mean(tf.abs(losses.mask(part.live, value))))
         apart = actions.squared_distance(action, part.played) / self.num_noise
-        weight = tf.stop_gradient(self._config.cloning / size)
-        return part.mean(apart - weight * value), {"cloning_loss": part.mean(apart)}, policy
+        weight = tf.stop_gradient(tf.math.divide_no_nan(self._config.cloning, size))
+        metrics = {"cloning_loss": part.per_step(part.mean(apart))}
+        return part.mean(apart - weight * value), metrics, policy

@@ -239,3 +239,8 @@ def test_values_are_those_of_the_choices_that_were_taken():
 def test_actions_of_another_kind_are_refused_in_a_sentence(actions, discrete, said):
     with pytest.raises(UnsuitableActions, match=said):
         _made(actions, masked=False, discrete_sac=discrete)
+
+
+def test_dropout_is_refused_where_q_networks_of_choices_have_none():
+    with pytest.raises(ValueError, match="--critic_dropout=0.1 with --discrete_sac"):
+        _made(critic_dropout=0.1)
