@@ -347,8 +347,8 @@ class TrainingSettings:
     epsilon: float = flag(
         -1, group="Optimizer",
         text="Small number against division by 0: added to the mean square under the root "
-             "(rmsprop) or to the root (adam, radam). Negative: 0.01 for rmsprop, 1e-5 for adam, "
-             "1e-8 for radam.")
+             "(rmsprop) or to the root (adam, radam). Negative: 0.01 for rmsprop, 1e-5 for the "
+             "others.")
     gradients_clipping: float = flag(
         -1.0, group="Optimizer", infinite=True, by_run=True,
         short="largest gradient, by norm or value; negative: no clipping",

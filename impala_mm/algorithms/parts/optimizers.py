@@ -14,7 +14,7 @@ import tensorflow as tf
 from impala_mm.config.settings import Config
 from impala_mm.data import variable_names
 
-_EPSILON = {"adam": 1e-5, "radam": 1e-8, "rmsprop": 0.01}
+_EPSILON = {"adam": 1e-5, "radam": 1e-5, "rmsprop": 0.01}
 OPTIMIZERS = tuple(_EPSILON)
 
 
