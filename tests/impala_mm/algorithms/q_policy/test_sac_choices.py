@@ -242,5 +242,5 @@ def test_actions_of_another_kind_are_refused_in_a_sentence(actions, discrete, sa
 
 
 def test_dropout_is_refused_where_q_networks_of_choices_have_none():
-    with pytest.raises(ValueError, match="--critic_dropout=0.1 with --discrete_sac"):
+    with pytest.raises(ValueError, match=r"--critic_dropout=0\.1 with --discrete_sac"):
         _made(critic_dropout=0.1)
