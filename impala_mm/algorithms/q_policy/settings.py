@@ -101,7 +101,7 @@ class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
         text="Compile all optimizer steps of an update with XLA, where it pays: for one learner on "
              "a CPU, and observations of fewer than 1,000 numbers. Large MLPs are not compiled: it "
              "is faster if two threads compute two networks at a time. They are compiled on one "
-             "core, and with layer_norm, xla or a flag of threads.")
+             "core, and with layer_norm, xla or a flag of threads; with critic_dropout none is.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -143,7 +143,9 @@ class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
     @property
     def compiles_updates(self) -> bool:
         """Whether XLA may compile all optimizer steps of an update."""
-        return self.compile_updates and not self.computes_side_by_side
+        # XLA did not end with dropout in ten minutes.
+        slow = self.computes_side_by_side or self.critic_dropout
+        return self.compile_updates and not slow
 
     @property
     def update_threads(self) -> UpdateThreads:
