@@ -1,4 +1,4 @@
-"""The flags of the features: settings that an algorithm's settings join with others.
+"""The flags of features, and others that settings of several algorithms join with their own.
 
 The classes stand apart from the features because settings must not import TensorFlow.
 """
@@ -462,4 +462,17 @@ class NoveltySettings(Config):
         only_with=with_flag("rnd_weight"),
         text="Share of the steps of each minibatch, drawn at random, from which RND's predictor "
              "learns. The more environments play, the smaller it should be.")
+    # fmt: on
+
+
+@dataclasses.dataclass(frozen=True)
+class ShiftSettings(Config):
+    """Settings that say by how much an update shifts images."""
+
+    # fmt: off
+    random_shift: int = flag(
+        0, group="Shifted images", learner_only=True, least=0,
+        text="Shift the images of each unroll in an update at random, by up to this number of "
+             "pixels in each direction; the pixels of the border are repeated beyond it (DrQ and "
+             "DrQ-v2: 4). What is learnt and its target see different shifts. 0: none.")
     # fmt: on

@@ -8,7 +8,7 @@ import sonnet as snt
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms.parts.shift_settings import ShiftSettings
+from impala_mm.algorithms.feature_settings import ShiftSettings
 from impala_mm.config import flags
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config

@@ -5,9 +5,13 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from impala_mm.algorithms.feature_settings import RECORDED_GAMES, HindsightSettings, TeacherSettings
+from impala_mm.algorithms.feature_settings import (
+    RECORDED_GAMES,
+    HindsightSettings,
+    ShiftSettings,
+    TeacherSettings,
+)
 from impala_mm.algorithms.parts.round_settings import RoundSettings
-from impala_mm.algorithms.parts.shift_settings import ShiftSettings
 from impala_mm.config import replay_mix
 from impala_mm.config.flags import AUTO, Condition, default, flag, with_flag
 from impala_mm.config.settings import Config

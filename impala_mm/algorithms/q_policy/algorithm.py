@@ -38,6 +38,7 @@ from impala_mm.algorithms.parts import (
 )
 from impala_mm.algorithms.parts.action_policies import PolicyDistribution
 from impala_mm.algorithms.parts.distributions import Distribution
+from impala_mm.algorithms.q_policy import actions
 from impala_mm.algorithms.q_policy.networks import AtFeatures, CriticNetwork, PolicyNetwork
 from impala_mm.algorithms.q_policy.settings import QPolicySettings
 from impala_mm.config import auto
@@ -162,11 +163,14 @@ class QPolicy(Algorithm):
     # What a subclass defines.
 
     def _prepare_actions(self, environment: EnvironmentSpec) -> None:
-        """Take the kind of the actions; raise UnsuitableActions if the algorithm has no such."""
+        """Take the kind of the actions, by default bounded Boxes; raise UnsuitableActions."""
+        self._boxes = actions.bounded_boxes(environment, type(self).__name__)
+        self.num_noise = sum(box.num_features for box in self._boxes)
 
     def _draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
         """Return random actions like these, of policies with these parameters [B, P]."""
-        raise NotImplementedError
+        del parameters, mask
+        return actions.draw_numbers(self._boxes, like)
 
     def _distribution(self) -> PolicyDistribution | None:
         """Return the kind of the policy; None: that of the flags."""
@@ -183,17 +187,12 @@ class QPolicy(Algorithm):
     def _make_own(self, environment: EnvironmentSpec) -> None:
         """Make networks and variables besides the policy and the Q-networks."""
 
-    def _groups(self) -> dict[str, Group]:
-        """Return the variables of each optimizer; a metric of gradients has its name."""
-        policy = [*self._policy.trainable_variables, *self.features.trained]
-        return {
-            "critics": Group(list(self._critics.trainable_variables), self._config.critic_rate),
-            "policy": Group(policy, self._config.learning_rate),
-        }
+    def _own_groups(self) -> dict[str, Group]:
+        """Return other variables that optimizers change, by the names of their gradients' metrics.
 
-    def _carried(self) -> list[tf.Variable]:
-        """Return variables of the learner besides trained ones, copies and optimizers'."""
-        return []
+        Those that are not trainable are the learner's alone, such as a temperature.
+        """
+        return {}
 
     def _begin_update(self) -> None:
         """Prepare an update (graph)."""
@@ -219,8 +218,14 @@ class QPolicy(Algorithm):
         config, inputs = self._config, self._normaliser
         policy, critics = (list(n.trainable_variables) for n in (self._policy, self._critics))
         followers, slots = list[tf.Variable](), list[tf.Variable]()
+        groups = self._own_groups()
+        own = [v for group in groups.values() for v in group.variables]
         if role is Role.LEARNER:
-            self._trained_by = self._groups()
+            self._trained_by = {
+                "critics": Group(critics, config.critic_rate),
+                "policy": Group([*policy, *self.features.trained], config.learning_rate),
+                **groups,
+            }
             self._targets = self._make_critics(environment)
             followers += self._targets.trainable_variables
             self._copied = list(critics)
@@ -237,21 +242,17 @@ class QPolicy(Algorithm):
             for name, optimizer in self._optimizers.items():
                 optimizer.initialize(self._trained_by[name].variables)
                 slots += optimizer.variables
-        learnt = [*self._carried(), *followers, *inputs.carried]
+        learnt = [*(v for v in own if not v.trainable), *followers, *inputs.carried]
         # Actors record the state of the critics' network, too, if it has one.
         read = config.shared_network or tf.nest.flatten(self._critics.initial_state(1))
         acting = [*policy, *critics] if read else policy
-        own = Variables(
-            trained=[*policy, *critics, *self._own_trained()],
+        together = Variables(
+            trained=[*policy, *critics, *(v for v in own if v.trainable)],
             carried=[*learnt, *slots, self._plays_randomly],
             acting=[*acting, self._plays_randomly, *inputs.acting],
             weights=learnt,
         )
-        return self.features.with_variables(own)
-
-    def _own_trained(self) -> list[tf.Variable]:
-        """Return the trained variables besides those of the policy and the Q-networks."""
-        return []
+        return self.features.with_variables(together)
 
     def source(self, fresh: Any) -> Any:
         """Return the replay, which takes the new unrolls of the actors' queue."""

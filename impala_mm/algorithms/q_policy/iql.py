@@ -28,6 +28,9 @@ class IQL(QPolicy):
     masks = True
     _config: IQLSettings
 
+    def _prepare_actions(self, environment: EnvironmentSpec) -> None:
+        """Take any actions."""
+
     def _draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
         del like
         return self._policy.distribution.make(tf.zeros_like(parameters), mask).sample()
@@ -36,11 +39,9 @@ class IQL(QPolicy):
         size = self._critics.num_features
         self._value = networks.make_choice_critics(self._config, 1, size, count=1)
 
-    def _own_trained(self) -> list[tf.Variable]:
-        return list(self._value.trainable_variables)
-
-    def _groups(self) -> dict[str, Group]:
-        return super()._groups() | {"value": Group(self._own_trained(), self._config.critic_rate)}
+    def _own_groups(self) -> dict[str, Group]:
+        value = list(self._value.trainable_variables)
+        return {"value": Group(value, self._config.critic_rate)}
 
     def _goals(self, part: Part) -> tf.Tensor:
         """Return the goals: rewards, and V of what follows."""

@@ -11,7 +11,6 @@ divergence.
 """
 
 import math
-from typing import Any
 
 import tensorflow as tf
 
@@ -36,18 +35,10 @@ class MPO(QPolicy):
     copies_wait = True
     _config: MPOSettings
 
-    def _prepare_actions(self, environment: EnvironmentSpec) -> None:
-        self._boxes = actions.bounded_boxes(environment, "MPO")
-        self.num_noise = sum(box.num_features for box in self._boxes)
-        self.draws = 2 * self._config.action_samples  # after the steps, and before them
-
-    def _draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
-        del parameters, mask
-        return actions.draw_numbers(self._boxes, like)
-
     def _make_own(self, environment: EnvironmentSpec) -> None:
         """Make the dual variables: of the weights, the means and the deviations, in this order."""
         config, d = self._config, self.num_noise
+        self.draws = 2 * config.action_samples  # after the steps, and before them
         of_weights = [config.target_weight_kl]
         if config.target_bounds_kl:  # a second objective with weights of its own
             of_weights.append(config.target_bounds_kl)
@@ -58,11 +49,8 @@ class MPO(QPolicy):
         before = [start + math.log(-math.expm1(-start)) for start in starts]  # the softplus
         self._duals = tf.Variable(before, trainable=False, name="duals", dtype=tf.float64)
 
-    def _groups(self) -> dict[str, Group]:
-        return super()._groups() | {"duals": Group([self._duals], self._config.dual_rate)}
-
-    def _carried(self) -> list[tf.Variable]:
-        return [self._duals]
+    def _own_groups(self) -> dict[str, Group]:
+        return {"duals": Group([self._duals], self._config.dual_rate)}
 
     def _goals(self, part: Part) -> tf.Tensor:
         """Return the goals: rewards, and the mean value of the slow copy's actions."""

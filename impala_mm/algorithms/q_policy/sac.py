@@ -43,12 +43,8 @@ class SAC(QPolicy):
         start = math.log(self._config.temperature)
         self._log_temperature = tf.Variable(start, False, name="log_temperature", dtype=tf.float64)
 
-    def _groups(self) -> dict[str, Group]:
-        rate = self._config.temperature_rate
-        return super()._groups() | {"temperature": Group([self._log_temperature], rate)}
-
-    def _carried(self) -> list[tf.Variable]:
-        return [self._log_temperature]
+    def _own_groups(self) -> dict[str, Group]:
+        return {"temperature": Group([self._log_temperature], self._config.temperature_rate)}
 
     def _begin_update(self) -> None:
         if self._config.fixed_temperature:  # a checkpoint restores that of an earlier start

@@ -5,8 +5,11 @@ import itertools
 import os
 from typing import ClassVar
 
-from impala_mm.algorithms.feature_settings import HindsightSettings, TeacherSettings
-from impala_mm.algorithms.parts.shift_settings import ShiftSettings
+from impala_mm.algorithms.feature_settings import (
+    HindsightSettings,
+    ShiftSettings,
+    TeacherSettings,
+)
 from impala_mm.config.flags import (
     default,
     flag,

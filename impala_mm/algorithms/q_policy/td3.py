@@ -4,8 +4,6 @@ DDPG is TD3 with one Q-network, without smoothing, and without a delay of the po
 2106.06860) adds the distance from the action that was played, for games that others have recorded.
 """
 
-from typing import Any
-
 import tensorflow as tf
 
 from impala_mm.algorithms.parts import action_policies, losses
@@ -14,7 +12,6 @@ from impala_mm.algorithms.parts.distributions import Distribution
 from impala_mm.algorithms.q_policy import actions
 from impala_mm.algorithms.q_policy.algorithm import GOALS, POLICY, Part, QPolicy
 from impala_mm.algorithms.q_policy.settings import TD3Settings
-from impala_mm.environments.types import EnvironmentSpec
 
 
 class TD3(QPolicy):
@@ -25,14 +22,6 @@ class TD3(QPolicy):
     copies_wait = True
     draws = 1
     _config: TD3Settings
-
-    def _prepare_actions(self, environment: EnvironmentSpec) -> None:
-        self._boxes = actions.bounded_boxes(environment, "TD3")
-        self.num_noise = sum(box.num_features for box in self._boxes)
-
-    def _draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
-        del parameters, mask
-        return actions.draw_numbers(self._boxes, like)
 
     def _distribution(self) -> PolicyDistribution:
         return action_policies.choose(self._actions, "noisy", self._config.action_noise)
