@@ -128,3 +128,11 @@ def by_xla(function):
     """Return whether the only trace of a tf.function calls a part that XLA must compile."""
     calls = function.get_concrete_function().graph.get_operations()
     return any(call.node_def.attr["_XlaMustCompile"].b for call in calls)
+
+
+def batch_with_ends(algorithm, columns):
+    """Return a random batch of single steps: a termination, a truncation, a reset, and padding."""
+    batch = random_batch(algorithm, 2, columns)
+    e = batch.unrolls
+    e.terminated[1, 0] = e.truncated[1, 1] = e.first[1, 2] = True
+    return batch

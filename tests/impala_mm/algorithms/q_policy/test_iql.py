@@ -49,9 +49,8 @@ def _fill(algorithm):
 
 def _part(algorithm):
     """Return a part with a termination, a truncation, a reset and padding, and what is live."""
-    batch = in_process.random_batch(algorithm, 2, B)
+    batch = in_process.batch_with_ends(algorithm, B)
     e = batch.unrolls
-    e.terminated[1, 0] = e.truncated[1, 1] = e.first[1, 2] = True
     live = ~e.first[1] & (batch.weight > 0)
     t, states = tensors(batch), q_policy.States((), ())
     part = q_policy.Part(t.unrolls, states, tf.constant(live)[None], t.weight, noise=())

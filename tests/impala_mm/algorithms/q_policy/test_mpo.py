@@ -41,14 +41,6 @@ def _fill(algorithm):
     in_process.fill(algorithm.variables.trained, algorithm._followers)
 
 
-def _batch(algorithm):
-    """Return a batch with a termination, a truncation, a reset, and a column of padding."""
-    batch = in_process.random_batch(algorithm, 2, B)
-    e = batch.unrolls
-    e.terminated[1, 0] = e.truncated[1, 1] = e.first[1, 2] = True
-    return batch
-
-
 def _policy(network, observation):
     """Return means and deviations, [B, D] each, of the network's policy in float64."""
     arm_mean, arm_raw, leg_mean, leg_raw = np.split(observation @ network.layer.w, [1, 2, 4], -1)
@@ -84,7 +76,7 @@ def test_goals_losses_and_dual_gradients_are_the_published_ones(of_bounds):
     limits = {"target_weight_kl": 0.2, "target_mean_kl": 0.003, "target_deviation_kl": 0.0004}
     algorithm, _ = _made(target_bounds_kl=of_bounds, temperature=0.3, **limits)
     _fill(algorithm)
-    batch = tensors(_batch(algorithm))
+    batch = tensors(in_process.batch_with_ends(algorithm, B))
     e, live = batch.unrolls, (~batch.unrolls.first[1] & (batch.weight > 0)).numpy()
     noise = algorithm._draw_noise(batch, SingleLearner())
     part = q_policy.Part(e, q_policy.States((), ()), live[None], batch.weight, noise)
@@ -142,7 +134,9 @@ def test_copies_are_made_every_few_steps_of_the_policy():
     _fill(algorithm)
     before = arrays(algorithm._followers)
     for made in (False, True):
-        metrics, _ = algorithm.update(tensors(_batch(algorithm)), PROGRESS, exchange)
+        metrics, _ = algorithm.update(
+            tensors(in_process.batch_with_ends(algorithm, B)), PROGRESS, exchange
+        )
         assert int(metrics["optimizer_steps"]) == 2
         assert np.isfinite(list(map(float, metrics.values()))).all()
         now, originals = arrays(algorithm._followers), arrays(algorithm._copied)
@@ -159,7 +153,9 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch):
         _fill(algorithm)
         start = arrays(algorithm.variables.trained, [algorithm._duals])
         mine = np.arange(B)[in_threads.share_of(group, B)]
-        batch = tensors(_batch(algorithm)._replace(weight=np.ones(B, np.float32)), mine)
+        batch = tensors(
+            in_process.batch_with_ends(algorithm, B)._replace(weight=np.ones(B, np.float32)), mine
+        )
         for _ in range(2):
             algorithm.update(batch, PROGRESS, exchange)
         end = arrays(algorithm.variables.trained, [algorithm._duals])

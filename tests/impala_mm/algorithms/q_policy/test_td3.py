@@ -37,14 +37,6 @@ def _fill(algorithm):
     in_process.fill(algorithm.variables.trained, algorithm._followers)
 
 
-def _batch(algorithm):
-    """Return a batch with a termination, a truncation, a reset, and a column of padding."""
-    batch = in_process.random_batch(algorithm, 2, B)
-    e = batch.unrolls
-    e.terminated[1, 0] = e.truncated[1, 1] = e.first[1, 2] = True
-    return batch
-
-
 def _values(observation, action, weights):
     """Return what `DoubleCritic` does, [B, Q-networks]."""
     inputs = [observation, action, action**2]
@@ -62,7 +54,7 @@ def _values(observation, action, weights):
 def test_goals_are_of_blurred_actions_of_the_copy(flags, counted):
     algorithm, _ = _made(**flags)
     _fill(algorithm)
-    batch = tensors(_batch(algorithm))
+    batch = tensors(in_process.batch_with_ends(algorithm, B))
     e, live = batch.unrolls, ~batch.unrolls.first[1] & (batch.weight > 0)
     noise = algorithm._draw_noise(batch, SingleLearner())
     part = q_policy.Part(e, q_policy.States((), ()), live[None], batch.weight, noise)
@@ -83,7 +75,7 @@ def test_goals_are_of_blurred_actions_of_the_copy(flags, counted):
 def test_the_policys_loss_is_the_first_value_and_the_distance_from_recorded_actions(cloning):
     algorithm, _ = _made(cloning=cloning)
     _fill(algorithm)
-    batch = tensors(_batch(algorithm))
+    batch = tensors(in_process.batch_with_ends(algorithm, B))
     e, live = batch.unrolls, (~batch.unrolls.first[1] & (batch.weight > 0)).numpy()
     states = q_policy.States((), ())
     loss, *_ = algorithm._policy_loss(q_policy.Part(e, states, live[None], batch.weight, ()))
@@ -102,7 +94,9 @@ def test_the_policy_and_all_copies_move_after_every_second_step_of_the_critics()
     algorithm, exchange = _made(updates_per_step=1.0, target_share=0.25, learning_rate=0.01)
     _fill(algorithm)
     before = arrays(*(n.trainable_variables for n in (algorithm._targets, algorithm._critics)))
-    metrics, _ = algorithm.update(tensors(_batch(algorithm)), PROGRESS, exchange)
+    metrics, _ = algorithm.update(
+        tensors(in_process.batch_with_ends(algorithm, B)), PROGRESS, exchange
+    )
     steps = {name: int(o.step) for name, o in algorithm._optimizers.items()}
     assert steps == {"critics": 4, "policy": 2}
     assert int(metrics["optimizer_steps"]) == 4
@@ -119,7 +113,9 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch):
         algorithm, exchange = _made(group, learning_rate=rate, critic_rate=rate, target_share=0.3)
         _fill(algorithm)
         mine = np.arange(B)[in_threads.share_of(group, B)]
-        batch = tensors(_batch(algorithm)._replace(weight=np.ones(B, np.float32)), mine)
+        batch = tensors(
+            in_process.batch_with_ends(algorithm, B)._replace(weight=np.ones(B, np.float32)), mine
+        )
         for _ in range(2):
             algorithm.update(batch, PROGRESS, exchange)
         return arrays(algorithm.variables.trained, algorithm._followers)
