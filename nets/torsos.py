@@ -82,10 +82,27 @@ class MLP(Torso):
         for i, (layer, norm) in enumerate(zip(layers, norms, strict=True)):
             flat = layer(flat)
             if self._dropout and seed is not None:
-                drawn = tf.random.fold_in(seed, i)
-                flat = tf.nn.experimental.stateless_dropout(flat, self._dropout, drawn)
+                flat = _leave_out(flat, self._dropout, tf.random.fold_in(seed, i))
             flat = self._activation(norm(flat))
         return flat
+
+
+def _leave_out(units: tf.Tensor, share: float, seed: tf.Tensor) -> tf.Tensor:
+    """Return units [N, D] of which this share is 0, drawn by a seed, int64 [2]; others are larger.
+
+    Each unit's number is hashed with the seed, by the last steps of MurmurHash3: XLA does not end
+    with `stateless_dropout`, and computes this together with the layers.
+    """
+    bits = tf.cast(tf.range(tf.size(units)), tf.uint32) * 0x9E3779B1
+    first, second = tf.unstack(tf.cast(seed, tf.uint32))
+    bits = _mixed(bits + first, 16) * 0x85EBCA6B
+    bits = _mixed(bits + second, 13) * 0xC2B2AE35
+    stays = tf.reshape(_mixed(bits, 16) >= round(share * 2**32), tf.shape(units))
+    return tf.where(stays, units / (1 - share), 0.0)
+
+
+def _mixed(bits: tf.Tensor, shift: int) -> tf.Tensor:
+    return tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, shift))
 
 
 # After four passes over recorded Pong, read as bytes / 255, the value's correlation with the return

@@ -160,8 +160,8 @@ class _Remembering:
 class RecurrentPolicy(_Remembering, DoublePolicy):
     """The same policy with a memory."""
 
-    def __init__(self, config, environment, mean=None):
-        super().__init__(config, environment)
+    def __init__(self, config, environment, mean=None, distribution=None):
+        super().__init__(config, environment, mean, distribution)
         self.body, self.layer = DoubleRecurrent(3), Linear(8, 2, "layer")
 
     def parameters(self, entries, state):

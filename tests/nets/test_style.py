@@ -54,6 +54,30 @@ def test_convolutions_are_normalised_before_the_activation():
     assert np.abs(one).max() > 0.1
 
 
+def test_an_mlp_leaves_out_the_given_share_of_its_units_by_a_seed():
+    """The rest is scaled, and XLA draws the same: each unit by itself, and as often as others."""
+    layer = nets.MLP(nets.Style((400,), "relu", dropout=0.2))
+    seen = tf.ones([500, 3])
+    layer(seen)
+    for variable in layer.trainable_variables:
+        variable.assign(tf.ones_like(variable))
+    seeds = [tf.constant(seed, tf.int64) for seed in ([1, 2], [1, 3], [2, 2], [-5, 2**40])]
+    found = [layer(seen, seed).numpy() for seed in seeds]
+    compiled = tf.function(layer, jit_compile=True, autograph=False)
+    np.testing.assert_array_equal(compiled(seen, seeds[0]), found[0])
+    np.testing.assert_array_equal(layer(seen), np.full([500, 400], 4.0))
+    out = np.stack([units == 0 for units in found]).astype(float)  # [seeds, N, D]
+    assert np.unique(np.stack(found)).tolist() == [0, 5]
+    n, d = out.shape[1:]
+    np.testing.assert_allclose(out.mean((1, 2)), 0.2, atol=4 * (0.16 / (n * d)) ** 0.5)
+    np.testing.assert_allclose(out.mean(1), 0.2, atol=5 * (0.16 / n) ** 0.5)
+    np.testing.assert_allclose(out.mean(2), 0.2, atol=5 * (0.16 / d) ** 0.5)
+    between_seeds = np.corrcoef(out.reshape(len(seeds), -1))
+    between_units = np.corrcoef(out[0].T)
+    assert np.abs(between_seeds - np.eye(len(seeds))).max() < 5 * (n * d) ** -0.5
+    assert np.abs(between_units - np.eye(d)).max() < 5.5 * n**-0.5
+
+
 def test_the_initial_weights_of_an_mlp_have_the_chosen_scale():
     style = nets.Style((5,), mlp_init_scale=2.0)
     network = nets.make("MLPAgent", VECTOR, ACTIONS, style=style)

@@ -44,9 +44,10 @@ class RoundSettings(Config):
     compile_updates: bool = flag(
         True, group=GROUP, learner_only=True, only_with=_WORTH_COMPILING,
         text="Compile all passes over a batch with XLA, at the first update, where it pays: for "
-             "one learner on a CPU, observations of fewer than 1,000 numbers, minibatches of "
-             "single steps, and at least 32 optimizer steps per update. The first update takes "
-             "some seconds longer, each of the others half the time.")
+             "one learner on a CPU, networks without convolutions, observations of fewer than "
+             "1,000 numbers, minibatches of single steps, and at least 32 optimizer steps per "
+             "update. The first update takes some seconds longer, each of the others half the "
+             "time.")
     rounds_overlap: bool = flag(
         False, group=GROUP, learner_only=True,
         text="Let actors play the next round while the learner trains on the last one, and while "

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms.parts import losses, masking
+from impala_mm.algorithms.parts import losses, masking, networks
 from impala_mm.algorithms.parts.round_settings import RoundSettings
-from impala_mm.config import auto
 from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import Batch, Entry
 
@@ -35,26 +34,26 @@ class Division(NamedTuple):
         return single_steps(nest) if self.single_steps else nest
 
 
-def divide(config: RoundSettings, network: str, remembers: bool, observation: Any) -> Division:
+def divide(config: RoundSettings, name: str, network: Any, observation: Any) -> Division:
     """Return how the flags divide a batch; raise UserMistake if they cannot.
 
-    `remembers` says whether the network of that name has a memory, and `observation` is the spec.
+    `network` has this name, and reads observations of this spec.
     """
+    remembers = bool(tf.nest.flatten(network.initial_state(1)))
     of_steps = config.minibatch_of == "steps" or (config.minibatch_of == "auto" and not remembers)
     if of_steps and remembers:
         raise UserMistake(
-            f"--minibatch_of=steps: {network} remembers earlier observations, so it must read "
+            f"--minibatch_of=steps: {name} remembers earlier observations, so it must read "
             f"whole unrolls: use --minibatch_of=unrolls"
         )
     try:
         count = config.count_minibatches(of_steps=of_steps)
     except ValueError as error:
         raise UserMistake(
-            f"{error}; minibatches consist of whole unrolls here, since {network} remembers "
+            f"{error}; minibatches consist of whole unrolls here, since {name} remembers "
             f"earlier observations"
         ) from None
-    on_gpu = bool(tf.config.get_visible_devices("GPU"))
-    compiled = config.compiles_updates and of_steps and not (auto.is_large(observation) or on_gpu)
+    compiled = config.compiles_updates and of_steps and networks.suits_xla(observation, network)
     return Division(of_steps, count, compiled)
 
 

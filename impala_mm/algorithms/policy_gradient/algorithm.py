@@ -62,9 +62,8 @@ class PolicyGradient(ActorCritic):
         config = self.settings.of(config)
         super().__init__(config, environment, setup)
         self.rounds_overlap = config.rounds_overlap
-        remembers = bool(tf.nest.flatten(self._network.initial_state(1)))
         self._division = samples.divide(
-            config, self.network_name, remembers, environment.observation
+            config, self.network_name, self._network, environment.observation
         )
         self._estimate = advantages.make(config)
         self._scale_advantages = self._scales_advantages()

@@ -52,9 +52,8 @@ class PQN(QPlayer):
                 f"{self.network_name} without layer normalisation: the values of PQN may diverge, "
                 f"which layer_norm prevents for MLPs and convolutions"
             )
-        remembers = bool(tf.nest.flatten(self._online.initial_state(1)))
         self._division = samples.divide(
-            config, self.network_name, remembers, environment.observation
+            config, self.network_name, self._online, environment.observation
         )
         self._returns = advantages.GeneralisedAdvantages(config.q_lambda)
         slots: list[tf.Variable] = []

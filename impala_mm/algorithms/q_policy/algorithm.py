@@ -41,7 +41,6 @@ from impala_mm.algorithms.parts.distributions import Distribution
 from impala_mm.algorithms.q_policy import actions
 from impala_mm.algorithms.q_policy.networks import AtFeatures, CriticNetwork, PolicyNetwork
 from impala_mm.algorithms.q_policy.settings import QPolicySettings
-from impala_mm.config import auto
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
@@ -145,10 +144,8 @@ class QPolicy(Algorithm):
         self.minibatch_columns = math.ceil(config.minibatch_steps / length)
         self._columns = config.optimizer_steps * self.minibatch_columns
         self.batch_shape = (entries, self._columns)
-        self._compiled = (
-            config.compiles_updates
-            and not auto.is_large(environment.observation)
-            and not tf.config.get_visible_devices("GPU")
+        self._compiled = config.compiles_updates and networks.suits_xla(
+            environment.observation, self._policy, self._critics
         )
         self._held = max(math.ceil(config.replay_steps / config.unroll_length), config.batch_size)
         if setup.role is Role.LEARNER:
@@ -510,10 +507,10 @@ class QPolicy(Algorithm):
         """Return the least [...] of --goal_critics of the values [Q-networks, ...]."""
         config = self._config
         if config.goal_critics < config.num_critics:
-            order = tf.random.experimental.stateless_shuffle(
-                tf.range(config.num_critics), self._seed(update_seeds.CRITICS)
+            drawn = tf.random.stateless_uniform(
+                [config.num_critics], self._seed(update_seeds.CRITICS)
             )
-            values = tf.gather(values, order[: config.goal_critics])
+            values = tf.gather(values, tf.math.top_k(drawn, config.goal_critics).indices)
         return tf.reduce_min(values, 0)
 
     def _bootstrapped(self, part: Part, following: tf.Tensor) -> tf.Tensor:

@@ -102,9 +102,10 @@ class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
     compile_updates: bool = flag(
         True, group=_GROUP, learner_only=True,
         text="Compile all optimizer steps of an update with XLA, where it pays: for one learner on "
-             "a CPU, and observations of fewer than 1,000 numbers. Large MLPs are not compiled: it "
-             "is faster if two threads compute two networks at a time. They are compiled on one "
-             "core, and with layer_norm, xla or a flag of threads; with critic_dropout none is.")
+             "a CPU, networks without convolutions, and observations of fewer than 1,000 numbers. "
+             "Large MLPs are not compiled: it is faster if two threads compute two networks at a "
+             "time. They are compiled on one core, and with layer_norm, critic_dropout, xla or a "
+             "flag of threads.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -146,9 +147,7 @@ class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
     @property
     def compiles_updates(self) -> bool:
         """Whether XLA may compile all optimizer steps of an update."""
-        # XLA did not end with dropout in ten minutes.
-        slow = self.computes_side_by_side or self.critic_dropout
-        return self.compile_updates and not slow
+        return self.compile_updates and not self.computes_side_by_side
 
     @property
     def update_threads(self) -> UpdateThreads:
@@ -170,7 +169,8 @@ class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
 
         XLA computes one network after the other, but what is between the products faster.
         """
-        plain = self.agent_name in ("auto", "MLPAgent") and not self.layer_norm
+        normalised = self.layer_norm or self.critic_dropout > 0
+        plain = self.agent_name in ("auto", "MLPAgent") and not normalised
         given = self.xla or self.intra_op_threads or self.inter_op_threads
         several_cores = len(os.sched_getaffinity(0)) > 1
         return plain and not given and several_cores and self._has_large_products()
