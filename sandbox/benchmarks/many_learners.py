@@ -28,15 +28,16 @@ Row = dict[str, Any]
 def single_host(row: Row, costs: list[float], **more: Any) -> Run:
     """Return the run of a row of `scaling.py`; costs: overhead, all-reduce (ms; ns for a byte).
 
-    Learners on one machine compete for its cores.
+    Learners on one machine compete for its cores, also where they add up gradients.
     """
     count, (overhead, fixed, rank, byte) = row["learners"], costs
+    crowded = max(1, count / row["cores"])
     return Run(
         learners=count,
         actors=more.pop("actors", 2 * count),
         update_seconds=row.get("ms", 0.0) / 1000,
-        overhead_seconds=overhead / 1000 * max(1, count / row["cores"]),
-        allreduce=AllReduce(fixed / 1000, rank / 1000, byte / 1e9),
+        overhead_seconds=overhead / 1000 * crowded,
+        allreduce=AllReduce(fixed / 1000, rank / 1000, byte / 1e9 * crowded),
         gradient_bytes=_SIMULATED_BYTES,
         turn_seconds=more.pop("turn_seconds", 0.001),
         learners_per_host=count,
