@@ -339,16 +339,16 @@ def _describe_result(
     logdir = folder.path if folder else Path()
     if monitor.finished:
         return f"the run in {logdir} is finished: {monitor.finished}"
-    result = (
-        f"mean return {row['episode_return']:.2f}"
-        if "episode_return" in row
-        else "no finished episodes"
-    )
+    if not row:
+        return f"finished: {monitor.end_reason}"
+    result = f"{row['updates']:,} updates"  # of games that others have recorded
+    if row["frames"]:
+        mean = row.get("episode_return")
+        result = "no finished episodes" if mean is None else f"mean return {mean:.2f}"
+        result += f" after {row['frames']:,.0f} frames"
     return (
-        f"finished: {monitor.end_reason}; {result} after {row['frames']:,.0f} frames in "
-        f"{format_duration(row['seconds'])}; results: {logdir}"
-        if row
-        else f"finished: {monitor.end_reason}"
+        f"finished: {monitor.end_reason}; {result} in {format_duration(row['seconds'])}; "
+        f"results: {logdir}"
     )
 
 

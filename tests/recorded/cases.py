@@ -354,11 +354,8 @@ CASES = [
 # Some that have most parts of the code between them: what `make test` has time for.
 QUICK = frozenset(
     """
-    impala-popart-lstm impala-kl-mu-pi-target impala-cloning impala-impact-trust
-    impala-teacher-qdagger impala-offline-popart impala-box-tanh-learnt
-    ppo-lstm ppo-two-teachers awr-positive vmpo
-    dqn-rainbow dqn-teacher-margin r2d2-burn-in pqn-doors-teacher
-    sac-discrete
+    impala-popart-lstm impala-teacher-qdagger impala-impact-trust impala-offline-popart
+    ppo-lstm vmpo dqn-rainbow r2d2-burn-in pqn-doors-teacher sac-discrete
     """.split()
 )
 

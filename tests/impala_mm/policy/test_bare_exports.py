@@ -57,7 +57,8 @@ needs_onnx = pytest.mark.skipif(
 )
 FORMATS = ["numpy", pytest.param("onnx", marks=needs_onnx)]
 POLICIES = {
-    "recurrent": {"level_name": "memory", "agent_name": "MLPGTrXLAgent"},
+    "recurrent": {"level_name": "memory", "agent_name": "MLPLSTMAgent"},
+    "attention": {"level_name": "memory", "agent_name": "MLPGTrXLAgent"},
     "numbers": {"level_name": "Pendulum-v1", "algorithm": "ppo"},
     "values": {"level_name": "catch", "algorithm": "dqn", "value_distribution": "quantiles"},
     "masks": {"level_name": "sandbox.small_games:TicTacToe-v0"},
@@ -67,7 +68,7 @@ POLICIES = {
     },
 }  # fmt: skip
 
-OTHERS, SLOW = ["numbers", "values", "masks"], pytest.mark.slow
+OTHERS, SLOW = ["attention", "numbers", "values", "masks"], pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -139,9 +140,8 @@ def _given(policy):
     ("name", "export_format"),
     [
         *(("recurrent", "numpy"), ("frames", "numpy")),
-        pytest.param("recurrent", "onnx", marks=needs_onnx),
         *(pytest.param(n, "numpy", marks=SLOW) for n in OTHERS),
-        *(pytest.param(n, "onnx", marks=[needs_onnx, SLOW]) for n in ("frames", *OTHERS)),
+        *(pytest.param(n, "onnx", marks=[needs_onnx, SLOW]) for n in POLICIES),
     ],
 )
 def test_a_bare_process_plays_as_the_policy_does(policies, name, export_format, tmp_path):
@@ -208,22 +208,19 @@ def test_numpy_draws_actions_with_their_probabilities_where_it_explores(policies
     assert (likely["action"] == (share > 0.5)).all()
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "said"),
-    [
+def test_wrong_inputs_of_numpys_policy_are_named(policies, tmp_path):
+    policy = policies("recurrent")
+    policy.export(tmp_path / "export", "numpy")
+    agent = _loaded(tmp_path / "export")
+    for changes, error, said in (
         ({"first": None}, TypeError, "missing: {'first'}"),
         ({"reward": np.zeros(3)}, TypeError, "wrong or missing: {'reward'}"),
         ({"last_reward": np.zeros(2)}, ValueError, r"last_reward has the shape \(2,\), not \(3,\)"),
         ({"last_action": np.full(3, 0.5)}, TypeError, "last_action is float64, not int32"),
-    ],
-)
-def test_wrong_inputs_of_numpys_policy_are_named(policies, tmp_path, changes, error, said):
-    policy = policies("recurrent")
-    policy.export(tmp_path / "export", "numpy")
-    agent = _loaded(tmp_path / "export")
-    given = {n: x for n, x in (_given(policy)[0] | changes).items() if x is not None}
-    with pytest.raises(error, match=said):
-        agent.act(agent.initial_state(3), **given)
+    ):
+        given = {n: x for n, x in (_given(policy)[0] | changes).items() if x is not None}
+        with pytest.raises(error, match=said):
+            agent.act(agent.initial_state(3), **given)
 
 
 def test_other_outputs_than_tensorflows_are_refused(policies):
@@ -235,7 +232,7 @@ def test_other_outputs_than_tensorflows_are_refused(policies):
         return {name: x.numpy() for name, x in found.items()}
 
     same_answers.check(policy, right, "it")
-    (state,) = (name for name in step.function.structured_outputs if name.startswith("state"))
+    state, *_ = (name for name in step.function.structured_outputs if name.startswith("state"))
     for name, change in (("value", 1e-3), ("action", 1), (state, 1e-3)):
 
         def wrong(given, name=name, change=change):
