@@ -53,11 +53,6 @@ def fits(value: Any, kind: Any) -> bool:
     return True
 
 
-def fields_fit(values: dict[str, Any], kinds: dict[str, Any]) -> bool:
-    """Return whether the values that are named in `kinds` have these types, where they exist."""
-    return all(fits(value, kinds.get(name, Any)) for name, value in values.items())
-
-
 def converted(value: Any, kind: Any) -> Any:
     """Return a value of JSON as this type, such as `tuple[int, int] | None`. Raises _Unfit.
 
