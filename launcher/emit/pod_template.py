@@ -9,7 +9,6 @@ looks at its heartbeat. Pods have these files:
 """
 
 import math
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ from launcher.plan import process_plan
 from launcher.plan.process_plan import PlanError
 from launcher.plan.request import Request
 from launcher.plan.settings import LauncherConfig
+from launcher.supervise.json_files import private
 from launcher.supervise.liveness import FIRST_BEAT_FACTOR
 from launcher.supervise.programs import PACKAGE
 from launcher.supervise.task import (
@@ -295,8 +295,6 @@ def _make_tokens(folder: Path, secure: bool) -> dict[str, str]:
     content = run_token.read_or_make(str(folder / "learner"), secure)
     tokens = {"learner": content, "actor": certificates.without_learner(content)}
     for job, token in tokens.items():
-        with os.fdopen(
-            os.open(folder / job, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
-        ) as file:
+        with open(folder / job, "w", opener=private) as file:
             file.write(token)
     return tokens

@@ -114,9 +114,14 @@ class ParsedFile(Generic[Parsed]):
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file that only its owner can read; readers see the old or the new content."""
     work = path.with_name(f"{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    with open(work, "w", opener=private) as file:
         json.dump(content, file, allow_nan=False)
     work.replace(path)
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read if it is new: an opener for `open`."""
+    return os.open(path, flags, 0o600)
 
 
 def read_text(path: Path) -> str:
