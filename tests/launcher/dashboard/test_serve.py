@@ -12,21 +12,22 @@ from launcher.dashboard import serve
 from launcher.dashboard.site import Site
 
 
+@pytest.fixture(autouse=True)
+def refusals():
+    """Let refusals be raised instead of ending the tests."""
+    with flags.refusals_raised():
+        yield
+
+
 def test_a_token_file_is_created_once_and_refused_if_it_is_none(tmp_path):
     path = tmp_path / "token"
     token = serve.read_token(str(path))
     assert (len(token), path.stat().st_mode & 0o777) == (22, 0o600)
     assert serve.read_token(str(path)) == token
     path.write_text("short")
-    with (
-        flags.refusals_raised(),
-        pytest.raises(BadSettings, match="it must hold 16 to 200 letters"),
-    ):
+    with pytest.raises(BadSettings, match="it must hold 16 to 200 letters"):
         serve.read_token(str(path))
-    with (
-        flags.refusals_raised(),
-        pytest.raises(BadSettings, match=r"dashboard_token_file=.*No such file"),
-    ):
+    with pytest.raises(BadSettings, match=r"dashboard_token_file=.*No such file"):
         serve.read_token(str(tmp_path / "no" / "token"))
 
 
@@ -36,10 +37,7 @@ def test_a_port_that_is_taken_is_refused_and_without_one_the_next_is_taken():
     second = serve._listen(site, 0)
     try:
         assert second.port > first.port >= 8600
-        with (
-            flags.refusals_raised(),
-            pytest.raises(BadSettings, match=f"port={first.port}: Address already in use"),
-        ):
+        with pytest.raises(BadSettings, match=f"port={first.port}: Address already in use"):
             serve._listen(site, first.port)
     finally:
         first.server_close()
