@@ -1,6 +1,5 @@
 """The checks between machines: actors can reach their learner, and learners each other."""
 
-import concurrent.futures
 import contextlib
 from collections.abc import Iterable, Sequence
 
@@ -186,12 +185,10 @@ def _run_on_all(run: PlannedRun, processes: Sequence[Process]) -> tuple[int, str
         return found
 
     learners, *others = processes
-    with concurrent.futures.ThreadPoolExecutor(len(others)) as threads:
+    parallel.start_calls(run_on, others)
+    try:
+        return run_on(learners)
+    finally:  # those of the others would wait for another mpirun
         for process in others:
-            threads.submit(run_on, process)
-        try:
-            return run_on(learners)
-        finally:  # those of the others would wait for another mpirun
-            for process in others:
-                with contextlib.suppress(HostUnavailable, OperationFailed):  # it has ended them
-                    run.hosts.call(process.installation.host_id, "kill_programs")
+            with contextlib.suppress(HostUnavailable, OperationFailed):  # it has ended them
+                run.hosts.call(process.installation.host_id, "kill_programs")

@@ -51,10 +51,10 @@ def apply_csv(run: Run, request: Request) -> int:
             _note_what_remains(before, wanted, request.flags)
             added, removed = _find_differences(run, before, wanted)
             new = [
-                process_plan.make_actor(
-                    process.worker, before.next_actor + i, config, before.flags, installation_of
+                process_plan.make_process(
+                    f"actor-{task}", process.worker, config, before.flags, installation_of
                 )
-                for i, process in enumerate(added)
+                for task, process in enumerate(added, before.next_actor)
             ]
             for name in removed:
                 followed.request_stop("save", name)

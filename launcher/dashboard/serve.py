@@ -2,7 +2,6 @@
 
 import contextlib
 import getpass
-import os
 import re
 import secrets
 import signal
@@ -18,15 +17,12 @@ from launcher.dashboard.host_links import HostLinks
 from launcher.dashboard.server import Server
 from launcher.dashboard.site import Site
 from launcher.dashboard.updates import Updates
+from launcher.supervise.json_files import private
 
 _HOST = "127.0.0.1"  # printed, too: of localhost another user might serve the other address, ::1
 _FIRST_PORT, _TRIED_PORTS = 8600, 100
 _TOKEN_BYTES = 16
 _BACKLOG = 1000  # connections that the kernel keeps until they are accepted
-
-
-class CannotServe(Exception):
-    """An error: the port is taken; its message says what to do."""
 
 
 def serve(config: Config, shown: str = "", frontend_flags: Sequence[str] = ()) -> NoReturn:
@@ -35,13 +31,6 @@ def serve(config: Config, shown: str = "", frontend_flags: Sequence[str] = ()) -
     `shown` is the name of the run that the page shows first; `frontend_flags` are the user's, for
     the frontend's commands.
     """
-    try:
-        _serve(config, shown, frontend_flags)
-    except CannotServe as error:
-        flags.refuse(str(error))
-
-
-def _serve(config: Config, shown: str, frontend_flags: Sequence[str]) -> NoReturn:
     folder, token_file = config.logdir or "runs", config.dashboard_token_file
     links = HostLinks(frontend_flags)
     updates = Updates(Path(folder).absolute(), links)
@@ -73,28 +62,21 @@ def describe(port: int, token: str, folder: str, has_control: bool) -> list[str]
 
 
 def read_token(name: str) -> str:
-    """Return the token in a file, which is created with a new one if it does not exist.
-
-    Raises CannotServe.
-    """
+    """Return the token in a file, which is created with a new one if it does not exist."""
     path = Path(name)
     try:
         # Two dashboards may create it at the same moment, and it is there the next time.
-        with contextlib.suppress(FileExistsError), open(path, "x", opener=_open_private) as file:
+        with contextlib.suppress(FileExistsError), open(path, "x", opener=private) as file:
             file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
         token = path.read_text(errors="replace").strip()
     except OSError as error:
-        raise CannotServe(f"--dashboard_token_file={name}: {error.strerror}") from None
+        flags.refuse(f"--dashboard_token_file={name}: {error.strerror}")
     if not re.fullmatch(r"[A-Za-z0-9_-]{16,200}", token):
-        raise CannotServe(
+        flags.refuse(
             f"--dashboard_token_file={name}: it must hold 16 to 200 letters, digits, - and _, and "
             f"nothing else; without the file, the dashboard creates it"
         )
     return token
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _listen(site: Site, port: int) -> Server:
@@ -108,14 +90,14 @@ def _listen(site: Site, port: int) -> Server:
         except OSError as error:
             holder.close()
             if port:
-                raise CannotServe(
+                flags.refuse(
                     f"--dashboard_port={port}: {error.strerror}; without the flag it takes a free "
                     f"port"
-                ) from None
+                )
             continue
         holder.listen(_BACKLOG)
         return Server(_HOST, each, site, holder.detach())
-    raise CannotServe(
+    flags.refuse(
         f"no port from {_FIRST_PORT} to {_FIRST_PORT + _TRIED_PORTS - 1} is free: choose one by "
         f"--dashboard_port"
     )

@@ -8,7 +8,7 @@ learners waits for the new one. So actors keep playing, whatever the version of 
 from collections.abc import Sequence
 
 from launcher.emit.pod_template import Object, make_object, make_template, write
-from launcher.emit.pods import Pods, check_run, list_notes, make_pods
+from launcher.emit.pods import Pods, check_run, make_pods
 from launcher.plan.request import Request
 from launcher.plan.workers_csv import Worker
 from launcher.supervise.task import USER_ERROR
@@ -21,8 +21,7 @@ def emit_jobset(name: str, workers: Sequence[Worker], request: Request) -> tuple
     """Return a JobSet, and notes. Raises PlanError."""
     jobset = make_object("jobset.x-k8s.io/v1alpha2", "JobSet", name)
     objects = [jobset | {"spec": _spec(name, workers, request)}]
-    text, notes = write(objects, name, request, _uses_mpirun(workers))
-    return text, [*list_notes(request), *notes]
+    return write(objects, name, request, _uses_mpirun(workers))
 
 
 def emit_trainjob(name: str, workers: Sequence[Worker], request: Request) -> tuple[str, list[str]]:
@@ -38,8 +37,7 @@ def emit_trainjob(name: str, workers: Sequence[Worker], request: Request) -> tup
         make_object(version, "TrainingRuntime", name, spec=runtime),
         make_object(version, "TrainJob", name, spec={"runtimeRef": reference}),
     ]
-    text, notes = write(objects, name, request, _uses_mpirun(workers))
-    return text, [*list_notes(request), *notes]
+    return write(objects, name, request, _uses_mpirun(workers))
 
 
 def _uses_mpirun(workers: Sequence[Worker]) -> bool:

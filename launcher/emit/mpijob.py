@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from launcher.emit.jobset import make_job
 from launcher.emit.pod_template import make_object, make_template, write
-from launcher.emit.pods import check_run, list_notes, make_pods
+from launcher.emit.pods import check_run, make_pods
 from launcher.plan.process_plan import PlanError
 from launcher.plan.request import Request
 from launcher.plan.workers_csv import Worker
@@ -62,4 +62,4 @@ def emit(name: str, workers: Sequence[Worker], request: Request) -> tuple[str, l
             f"the other Jobs do not end with the learners: kubectl delete job "
             f"-l app.kubernetes.io/instance={name}"
         )
-    return text, [*list_notes(request), *notes]
+    return text, notes

@@ -9,7 +9,6 @@ looks at its heartbeat. Pods have these files:
 """
 
 import math
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,12 +25,14 @@ from launcher.emit.pods import (
     Pods,
     check_name,
     choose,
+    list_notes,
     logdir,
 )
 from launcher.plan import process_plan
 from launcher.plan.process_plan import PlanError
 from launcher.plan.request import Request
 from launcher.plan.settings import LauncherConfig
+from launcher.supervise.json_files import private
 from launcher.supervise.liveness import FIRST_BEAT_FACTOR
 from launcher.supervise.programs import PACKAGE
 from launcher.supervise.task import (
@@ -145,7 +146,8 @@ def _escape(text: str) -> str:
 
 def _environment(name: str, pods: Pods, request: Request) -> list[Object]:
     """Return the container's variables; those that may be secret come from the Secret."""
-    own, secrets = pods.process.installation, _secret_variables(request.launcher)
+    own = pods.process.installation
+    secrets = process_plan.hidden_environment(request.launcher)
     variables = pods.process.environment | {
         "PYTHONUNBUFFERED": "1",
         HEARTBEAT: f"{STATE}/beat",
@@ -227,7 +229,7 @@ def _split_label(text: str) -> tuple[str, str]:
 def write(
     kinds: Sequence[Object], name: str, request: Request, uses_mpirun: bool
 ) -> tuple[str, list[str]]:
-    """Return objects as YAML, and how to make their Secret; write the run's token files.
+    """Return objects as YAML, and notes, such as how to make their Secret; write the token files.
 
     `name`: the run's; `uses_mpirun`: whether mpirun starts learners in other pods, which takes
     certificates also with --transport_security=none.
@@ -238,8 +240,8 @@ def write(
     folder = Path(f"{name}-token")
     security = request.flags.get("transport_security", "auto")
     tokens = _make_tokens(folder, uses_mpirun or security != "none")
-    secrets = _secret_variables(config)
-    notes, objects = [], list(kinds)
+    secrets, objects = process_plan.hidden_environment(config), list(kinds)
+    notes = list_notes(request)
     if config.emit_secret:
         objects.insert(0, make_object("v1", "Secret", _secret(name), stringData=tokens | secrets))
     else:
@@ -283,16 +285,6 @@ def _secret(name: str) -> str:
     return f"{name}-token"
 
 
-def _secret_variables(config: LauncherConfig) -> dict[str, str]:
-    """Return the variables of --env that are not to be in the text."""
-    shell = process_plan.names_from_shell(config)
-    return {
-        name: value
-        for name, value in process_plan.common_environment(config).items()
-        if name in shell or process_plan.is_secret(name, value)
-    }
-
-
 def _make_tokens(folder: Path, secure: bool) -> dict[str, str]:
     """Return the run's token for learners and for actors, and keep both in files of a folder."""
     if folder.exists() and not folder.is_dir():
@@ -303,8 +295,6 @@ def _make_tokens(folder: Path, secure: bool) -> dict[str, str]:
     content = run_token.read_or_make(str(folder / "learner"), secure)
     tokens = {"learner": content, "actor": certificates.without_learner(content)}
     for job, token in tokens.items():
-        with os.fdopen(
-            os.open(folder / job, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
-        ) as file:
+        with open(folder / job, "w", opener=private) as file:
             file.write(token)
     return tokens

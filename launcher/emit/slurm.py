@@ -79,7 +79,7 @@ def list_notes(
     found += [
         f"--env={name} is not in the script, since it may be secret or is to come from the shell: "
         f"export it before you call sbatch"
-        for name in _exported(config)
+        for name in process_plan.hidden_environment(config)
     ]
     gpu_counts = {worker.num_gpus for worker in workers if worker.job == "learner"}
     if len(gpu_counts) > 1:
@@ -254,16 +254,9 @@ def _logdir(name: str, flags: dict[str, str]) -> str:
 
 def _environment(config: LauncherConfig) -> str:
     variables = process_plan.common_environment(config)
-    exported = _exported(config)
-    lines = [f"{n}={shlex.quote(v)}" for n, v in variables.items() if n not in exported]
+    hidden = process_plan.hidden_environment(config)  # which sbatch takes from the user's shell
+    lines = [f"{n}={shlex.quote(v)}" for n, v in variables.items() if n not in hidden]
     return "".join(f"export {line}\n" for line in ["PYTHONUNBUFFERED=1", *lines])
-
-
-def _exported(config: LauncherConfig) -> list[str]:
-    """Return the variables of --env that sbatch takes from the user's shell."""
-    variables = process_plan.common_environment(config)
-    shell = process_plan.names_from_shell(config)
-    return [n for n, value in variables.items() if n in shell or process_plan.is_secret(n, value)]
 
 
 def _bash_function(job: str, rows: Sequence[Worker], config: LauncherConfig) -> str:
@@ -292,7 +285,7 @@ def _settings(learners: Sequence[Worker], counts: dict[str, int], config: Launch
         *mpirun.OPTIONS,
         *process_plan.split_arguments(config.mpirun_args),
     ]
-    words += [part for name in _exported(config) for part in ("-x", name)]
+    words += [part for n in process_plan.hidden_environment(config) for part in ("-x", n)]
     return "\n".join(
         [
             "set -o pipefail",

@@ -6,7 +6,6 @@ beside them. A host whose number of cores is known has room for trials with so m
 
 import csv
 import dataclasses
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from launcher.experiments.file import Needs
 from launcher.hosts.hosts import host_id_of
 from launcher.plan.workers_csv import ANY_LEARNER, COLUMNS, Worker
+from launcher.supervise.json_files import private
 
 _EMPTY = Worker(0, "", "")
 
@@ -132,14 +132,10 @@ def write_csv(path: Path, rows: Sequence[Worker]) -> None:
         for name in COLUMNS
         if name in ("job", "ip") or any(getattr(row, name) != getattr(_EMPTY, name) for row in rows)
     ]
-    with open(path, "w", newline="", opener=_private) as file:
+    with open(path, "w", newline="", opener=private) as file:
         writer = csv.writer(file)
         writer.writerow(used)
         for row in rows:
             empty = {name: getattr(_EMPTY, name) for name in used}
             cells = {name: getattr(row, name) for name in used}
             writer.writerow(["" if cells[n] == empty[n] else cells[n] for n in used])
-
-
-def _private(path: str, mode: int) -> int:
-    return os.open(path, mode, 0o600)

@@ -6,8 +6,7 @@ any machine. `learner_recovery` restarts the learners' mpirun.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from launcher.follow import connect
 from launcher.follow.followed_run import (
@@ -109,28 +108,14 @@ class Recovery:
                     f"{host_id} is unreachable ({why}); processes on it: {join_names(names)}; "
                     f"trying to reconnect"
                 )
-        knowing = self._try_each(
-            lambda host_id: self._hosts.call(host_id, "has_start", start=record.id), were_away
+        knowing = self._hosts.for_each(
+            lambda host_id: self._hosts.call(host_id, "has_start", start=record.id),
+            were_away,
+            self._say,
         )
         for host_id, knows in knowing.items():
             if knows is not True:  # it was rebooted, or is asked again when it is restored
                 self._followed.restore_times[host_id] = now + SETTLE_SECONDS
-
-    def _try_each(self, function: Callable[[str], Any], host_ids: Sequence[str]) -> dict[str, Any]:
-        """Call a function for many hosts at a time; return results and failures by host id.
-
-        The frontend reads no keys meanwhile, so hosts do not wait for each other: after an outage
-        of its own network, all of them are restored.
-        """
-
-        def attempt(host_id: str) -> tuple[Any]:
-            try:
-                return (function(host_id),)
-            except FAILURES as error:  # in a tuple, since `for_each` would raise some of them
-                return (error,)
-
-        found = self._hosts.for_each(attempt, host_ids, self._say) if host_ids else {}
-        return {host_id: found[host_id][0] for host_id in host_ids}
 
     def _restore_hosts(self, host_ids: Sequence[str]) -> None:
         """Restart the processes that should run on reconnected hosts and do not."""
@@ -147,7 +132,10 @@ class Recovery:
                 self._end_moved(host_id, record)
             return self._followed.restart(gone[host_id], record)
 
-        for host_id, names in self._try_each(restore, list(gone)).items():
+        # The frontend reads no keys meanwhile, so hosts do not wait for each other: after an outage
+        # of its own network, all of them are restored.
+        restored = self._hosts.for_each(restore, list(gone), self._say, FAILURES)
+        for host_id, names in restored.items():
             if isinstance(names, Exception):
                 self._say(f"could not restart the processes of a host: {names}")
             elif names:

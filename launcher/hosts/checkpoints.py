@@ -156,7 +156,7 @@ class _CheckpointCopy:
         self._copy, self._source, self._name, self._sha = copy, source, name, sha
         self._target = copy.path(f"{_CHECKPOINTS}/{name}")
         self._partial = partial_path(self._target)
-        copy.state.partial[f"{_CHECKPOINTS}/{name}"] = origin
+        copy.state.coming[f"{_CHECKPOINTS}/{name}"] = origin
 
     def copy(self, offers: dict[str, OfferedFile], result: TransferResult) -> None:
         """Copy the checkpoint if it is complete at the source; count it in `result`."""
@@ -233,7 +233,7 @@ class _CheckpointCopy:
         store.rename(self._partial, self._target)
         if replaced:
             store.remove(self._copy.path(before))
-        self._copy.state.partial.pop(f"{_CHECKPOINTS}/{self._name}", None)
+        self._copy.state.coming.pop(f"{_CHECKPOINTS}/{self._name}", None)
 
 
 def _is_complete(info: CheckpointInfo, offers: Mapping[str, OfferedFile]) -> bool:

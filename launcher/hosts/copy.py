@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from launcher.hosts.remote_files import FileStore
 from launcher.supervise.file_service import FOLDER, FileInfo
-from launcher.supervise.json_files import fields_fit, read_json, write_json
+from launcher.supervise.json_files import from_json, read_json, write_json
 from launcher.supervise.task import ROW_FILES
 
 _COMPARE_ALL_BYTES = 1 << 20  # files up to this size are compared completely
@@ -65,41 +65,33 @@ class TransferResult:
     errors: list[str] = dataclasses.field(default_factory=list)  # messages
 
 
-_KINDS = {
-    "files": dict[str, list[Any]],
-    **dict.fromkeys(("coming", "checkpoints", "damaged"), dict[str, str]),
-}
-
-
+@dataclasses.dataclass
 class TransferState:
     """The origin and version of every file in a copy, stored in the copy between transfers.
 
-    Files that have not changed since need no comparison. `files`: by name, [origin, FileInfo at
-    the source, FileInfo in the copy]; both are None during a transfer.
+    Files that have not changed since need no comparison.
     """
 
-    def __init__(self, path: Path | None = None):
-        content = read_json(path) if path else {}
-        if not fields_fit(content, _KINDS):
-            content = {}  # everything is compared again
-        self._path, self._writing = path, threading.Lock()
-        self.files: dict[str, list[Any]] = content.get("files", {})
-        self.partial: dict[str, str] = content.get("coming", {})  # incomplete files: their origin
-        # Checkpoints by name, with the SHA-256 of their about.json: downloaded, damaged at source.
-        self.checkpoints: dict[str, str] = content.get("checkpoints", {})
-        self.damaged: dict[str, str] = content.get("damaged", {})
+    # By name, [origin, FileInfo at the source, FileInfo in the copy]; None during a transfer.
+    files: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
+    coming: dict[str, str] = dataclasses.field(default_factory=dict)  # incomplete: their origin
+    # Checkpoints by name, with the SHA-256 of their about.json: downloaded, damaged at source.
+    checkpoints: dict[str, str] = dataclasses.field(default_factory=dict)
+    damaged: dict[str, str] = dataclasses.field(default_factory=dict)
+    _path: Path | None = None  # None: it is not stored
+    _writing: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    @classmethod
+    def read(cls, path: Path) -> "TransferState":
+        """Read the state of the last transfer; without one, everything is compared."""
+        return dataclasses.replace(from_json(cls, read_json(path)) or cls(), _path=path)
 
     def save(self) -> None:
         """Write the state to its file for the next transfer."""
         with self._writing:
             if self._path:
-                content = {
-                    "files": self.files.copy(),
-                    "coming": self.partial.copy(),
-                    "checkpoints": self.checkpoints.copy(),
-                    "damaged": self.damaged.copy(),
-                }
-                write_json(self._path, content)
+                names = ("files", "coming", "checkpoints", "damaged")
+                write_json(self._path, {name: getattr(self, name).copy() for name in names})
 
 
 class FolderCopy:
@@ -183,9 +175,7 @@ class FolderCopy:
             known_files[name] = [origin, None, None]
             if action == "keep":
                 del known_files[name]
-        self.state.partial |= {
-            part.name: origin for part in parts if part.target != part.final_path
-        }
+        self.state.coming |= {part.name: origin for part in parts if part.target != part.final_path}
         self.state.save()
         try:
             self.transfer_parts(source, parts, result)
@@ -214,7 +204,7 @@ class FolderCopy:
                 elif part.old_path:
                     self.store.rename(part.final_path, part.old_path)
                 self.store.rename(part.target, part.final_path)
-                self.state.partial.pop(part.name, None)
+                self.state.coming.pop(part.name, None)
 
     def _transfer_part(
         self, part: FilePart, chunks: Iterator[bytes], result: TransferResult
@@ -242,10 +232,10 @@ class FolderCopy:
 
     def remove_stale_partials(self, origin: str, offered: Mapping[str, Any]) -> None:
         """Remove incomplete files that the origin does not offer any more."""
-        for name, whose in list(self.state.partial.items()):
+        for name, whose in list(self.state.coming.items()):
             if whose == origin and name not in offered:
                 self.store.remove(partial_path(self.path(name)))
-                del self.state.partial[name]
+                del self.state.coming[name]
 
     def _local_infos(
         self, names: Iterable[str], path_of: Callable[[str], str] = str

@@ -6,7 +6,6 @@ rows say which folders need the project (`Destination`). Each host reports which
 `docker/install.py`.
 """
 
-import concurrent.futures
 import contextlib
 import re
 import stat
@@ -33,7 +32,6 @@ from launcher.supervise.file_service import LocalFiles
 from launcher.supervise.json_files import from_json
 
 WHEELHOUSE_FOLDER = "~/.cache/impala_mm/wheelhouse"  # on each host
-_MAX_THREADS = 48
 _SET_UP_SECONDS = 3600.0
 _LINE_PREFIX = "[set-up] "
 _INSTALL = "docker/install.py"
@@ -138,9 +136,7 @@ def deploy_project(
     started = time.monotonic()
     names = {destination.key: destination.host_id for destination in wanted}
     if len(set(names.values())) < len(names):  # some hosts have two folders
-        names = {
-            destination.key: f"{destination.host_id}:{destination.folder}" for destination in wanted
-        }
+        names = {key: key for key in names}
     with HostsProgress(list(names.values())) as progress:
         deployment = Deployment(hosts, config, wheels, names, progress, sources)
         failed = deployment.run(wanted)
@@ -210,39 +206,28 @@ class Deployment:
         results = self._for_each(
             lambda s: self._deploy_to(s, waits_for[s.key], comparisons[s.key]), joined
         )
-        found = {
-            destination.host_id: str(end)
+        ends = comparisons | results
+        return {
+            destination.host_id: str(end).removeprefix(f"{destination.host_id}: ")
             for destination in destinations
-            if (end := _find_failure(destination, comparisons, results))
+            if isinstance(end := ends[destination.key], Exception)
         }
-        return {host_id: why.removeprefix(f"{host_id}: ") for host_id, why in found.items()}
 
     def _for_each(
         self, step: Callable[[Destination], Any], destinations: Sequence[Destination]
     ) -> dict[str, Any]:
         """Call `step` for all; return its result, OperationFailed or HostUnavailable by key."""
-        found: dict[str, Any] = {}
+        by_key = {destination.key: destination for destination in destinations}
 
-        def one(destination: Destination) -> None:
+        def one(key: str) -> Any:
             try:
-                found[destination.key] = step(destination)
+                return step(by_key[key])
             except (OperationFailed, HostUnavailable) as error:
-                found[destination.key] = error
-                why = str(error).removeprefix(f"{destination.host_id}: ")
-                self._progress.finish(self._names[destination.key], why)
+                why = str(error).removeprefix(f"{by_key[key].host_id}: ")
+                self._progress.finish(self._names[key], why)
+                raise
 
-        pool = concurrent.futures.ThreadPoolExecutor(_MAX_THREADS)
-        try:
-            for future in [pool.submit(one, destination) for destination in destinations]:
-                future.result()
-        except (
-            BaseException
-        ):  # above all Ctrl-C: closing the connections ends what runs on the hosts
-            self._hosts.close()
-            raise
-        finally:
-            pool.shutdown(cancel_futures=True)
-        return found
+        return self._hosts.for_each(one, list(by_key))
 
     def _compare_all(self, destination: Destination) -> dict[str, Comparison]:
         """Return the comparison of the host's files with ours, by "project" and "wheels"."""
@@ -389,15 +374,6 @@ class Deployment:
             raise OperationFailed(failure_reason(output))
         if notes:
             self._progress.note(f"{name}: {' '.join(notes)}")
-
-
-def _find_failure(
-    destination: Destination, comparisons: dict[str, Any], results: dict[str, Any]
-) -> Exception | None:
-    for found in (comparisons, results):
-        if isinstance(found.get(destination.key), Exception):
-            return found[destination.key]
-    return None
 
 
 def _megabytes(size: int) -> str:

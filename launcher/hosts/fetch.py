@@ -89,7 +89,7 @@ class RunFetcher:
 
     def fetch(self, record: Record) -> dict[str, TransferResult | Exception]:
         """Download from every host that has files of the run; return the result or the error."""
-        state = TransferState(Path(record.logdir) / _STATE_FILE)
+        state = TransferState.read(Path(record.logdir) / _STATE_FILE)
         results = {host_id: TransferResult() for host_id in source_host_ids(record)}
 
         def fetch_one(host_id: str) -> None:

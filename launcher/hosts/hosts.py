@@ -80,9 +80,13 @@ class Hosts:
         return {host_id: str(e) for host_id, e in self.for_each(connect_one, new, say).items() if e}
 
     def for_each(
-        self, function: Callable[[str], Any], host_ids: Sequence[str], say: Say | None = None
+        self,
+        function: Callable[[str], Any],
+        host_ids: Sequence[str],
+        say: Say | None = None,
+        failures: tuple[type[Exception], ...] = (HostUnavailable, OperationFailed),
     ) -> dict[str, Any]:
-        """Call a function for each host in parallel; return its results and exceptions by host id.
+        """Call a function for each host in parallel; return its results and failures by host id.
 
         With `say`, a progress line is printed if it takes long.
         """
@@ -92,7 +96,7 @@ class Hosts:
         for call in concurrent.futures.as_completed(calls):
             try:
                 found[calls[call]] = call.result()
-            except (HostUnavailable, OperationFailed) as error:
+            except failures as error:
                 found[calls[call]] = error
             if progress:
                 progress.update(

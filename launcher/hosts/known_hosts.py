@@ -17,6 +17,7 @@ from typing import NamedTuple
 import paramiko
 
 from launcher.hosts.ssh_config import HostUnavailable, Route
+from launcher.supervise.json_files import private
 
 
 class KnownHostsEntry(NamedTuple):
@@ -122,7 +123,7 @@ def _add_key(route: Route, key: paramiko.PKey) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if route.hash_known_hosts:
         name = paramiko.HostKeys.hash_host(name)
-    with open(path, "ab+", buffering=0, opener=_open_private) as file:
+    with open(path, "ab+", buffering=0, opener=private) as file:
         with contextlib.suppress(OSError):  # a file system without locks; a line is written at once
             fcntl.flock(file, fcntl.LOCK_EX)
         if _is_known(route, key):
@@ -130,10 +131,6 @@ def _add_key(route: Route, key: paramiko.PKey) -> None:
         size = os.fstat(file.fileno()).st_size
         apart = "\n" if size and os.pread(file.fileno(), 1, size - 1) != b"\n" else ""
         file.write(f"{apart}{name} {key.get_name()} {key.get_base64()}\n".encode())
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _unknown_host_message(route: Route, key: paramiko.PKey) -> str:

@@ -81,11 +81,10 @@ def make_processes(
     `flags`: the user's flags, by name; `ports`: see `_USUAL_PORTS`; `launcher`: see
     `make_learners`.
     """
-    environment = common_environment(config)
     learners = [worker for worker in workers if worker.job == "learner"]
     common_flags = join_common_flags(workers, flags, installation_of)
     actors = [w for w in workers if w.job == "actor" for _ in range(w.count)]
-    variables = environment | {ACTORS_VARIABLE: str(len(actors))}
+    variables = common_environment(config) | {ACTORS_VARIABLE: str(len(actors))}
     own_flags = common_flags | {"job_name": "learner"}
     processes = make_learners(
         learners,
@@ -98,7 +97,7 @@ def make_processes(
         launcher,
     )
     processes += [
-        make_actor(worker, task, config, common_flags, installation_of, environment)
+        make_process(f"actor-{task}", worker, config, common_flags, installation_of)
         for task, worker in enumerate(actors)
     ]
     evaluators = [worker for worker in workers if worker.job == "evaluator"]
@@ -116,16 +115,18 @@ def make_process(
     installation_of: InstallationOf,
     port: int = 0,
 ) -> Process:
-    """Return a process of that name, but not mpirun; `port`: that of another learners' host."""
+    """Return a process of that name, but not mpirun; `port`: that of another learners' host.
+
+    `common_flags` come from `join_common_flags`; the number in an actor's name is its --task.
+    """
     if worker.job == "learner":
         return _make_learners_host(name, worker, common_flags, installation_of(worker), port)
+    own = {"job_name": worker.job}
     if worker.job == "actor":
-        return make_actor(
-            worker, int(name.rpartition("-")[2]), config, common_flags, installation_of
-        )
-    own = common_flags | {"job_name": worker.job}
+        own |= {"task": name.removeprefix("actor-")} | row_flags(worker)
+    variables = common_environment(config)
     return _make_single(
-        name, worker, config, own, common_environment(config), installation_of(worker)
+        name, worker, config, common_flags | own, variables, installation_of(worker)
     )
 
 
@@ -169,22 +170,6 @@ def known_addresses(addresses: str, reported: str) -> str:
             found[i] = alike[0]
             left.remove(alike[0])
     return ",".join(found)
-
-
-def make_actor(
-    worker: Worker,
-    task: int,
-    config: LauncherConfig,
-    common_flags: dict[str, str],
-    installation_of: InstallationOf,
-    environment: dict[str, str] | None = None,
-) -> Process:
-    """Return actor number `task`; `common_flags` come from `join_common_flags`."""
-    own = {"job_name": "actor", "task": str(task)} | row_flags(worker)
-    variables = common_environment(config) if environment is None else environment
-    return _make_single(
-        f"actor-{task}", worker, config, common_flags | own, variables, installation_of(worker)
-    )
 
 
 def row_flags(worker: Worker) -> dict[str, str]:
@@ -415,6 +400,12 @@ def common_environment(config: LauncherConfig) -> dict[str, str]:
 def names_from_shell(config: LauncherConfig) -> list[str]:
     """Return the variables of --env whose values come from the frontend's own environment."""
     return [pair for pair in config.env if "=" not in pair]
+
+
+def hidden_environment(config: LauncherConfig) -> dict[str, str]:
+    """Return the variables of --env that no file of --emit shows: secrets, and those of a shell."""
+    shell, variables = names_from_shell(config), common_environment(config)
+    return {n: value for n, value in variables.items() if n in shell or is_secret(n, value)}
 
 
 def split_arguments(arguments: str) -> list[str]:

@@ -19,9 +19,9 @@ import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from launcher.supervise.json_files import fields_fit, file_size, read_json
+from launcher.supervise.json_files import file_size, from_json, read_json
 
 MANIFEST = ".deployed.json"
 _ARRIVALS = ".deploying"
@@ -59,6 +59,13 @@ def file_identity(path: Path) -> list[int]:
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
+class _Manifest(NamedTuple):
+    """The content of `.deployed.json`."""
+
+    mark: str
+    files: dict[str, list[str]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Comparison:
     """The answer of `compare` to a frontend."""
@@ -94,15 +101,17 @@ def compare(folder: str, wanted: dict[str, str], clone: list[int]) -> dict[str, 
         (base / _ARRIVALS).mkdir(mode=0o700, exist_ok=True)  # files get their modes by `install`
     else:  # left by a transfer that was cut, of files that are not wanted any more
         shutil.rmtree(base / _ARRIVALS, ignore_errors=True)
-    manifest = _read_manifest(base) or _create_manifest(base)
+    if not _read_manifest(base).mark:
+        _create_manifest(base)
+    manifest = _read_manifest(base)
     return {
         "why": "",
         "folder": str(base),
-        "mark": manifest["mark"],
+        "mark": manifest.mark,
         "missing": {
             name: file_size(arrival_path(str(base), name, wanted[name])) for name in missing
         },
-        "settled": manifest["files"] == {name: [each] for name, each in wanted.items()},
+        "settled": manifest.files == {name: [each] for name, each in wanted.items()},
         "nvidia": bool(shutil.which("nvidia-smi")),
     }
 
@@ -119,7 +128,7 @@ def _refusal(
         )
     if base in (Path.home(), Path("/")):
         return f"{base} is not a folder for one project: name another workdir in the CSV"
-    deployed = _read_manifest(base).get("files", {})
+    deployed = _read_manifest(base).files
     own = [
         name
         for name, now in present.items()
@@ -139,26 +148,24 @@ def _without_mode(digest: str) -> str:
     return digest.removesuffix("x")
 
 
-def _read_manifest(base: Path) -> dict[str, Any]:
+def _read_manifest(base: Path) -> _Manifest:
     """Return the list of deployed files; empty if nothing was deployed, or it is damaged."""
-    content, kinds = read_json(base / MANIFEST), {"mark": str, "files": dict[str, list[str]]}
-    return content if kinds.keys() <= content.keys() and fields_fit(content, kinds) else {}
+    return from_json(_Manifest, read_json(base / MANIFEST)) or _Manifest("", {})
 
 
-def _create_manifest(base: Path) -> dict[str, Any]:
+def _create_manifest(base: Path) -> None:
     """Write an empty list of files, unless another host that shares the folder has just done so."""
     work = base / f"{MANIFEST}.{secrets.token_hex(4)}"
-    work.write_text(json.dumps({"mark": secrets.token_hex(8), "files": {}}))
+    work.write_text(json.dumps(_Manifest(secrets.token_hex(8), {})._asdict()))
     try:
         os.link(work, base / MANIFEST)
     except FileExistsError:
-        if not _read_manifest(base):  # it is damaged
+        if not _read_manifest(base).mark:  # it is damaged
             work.replace(base / MANIFEST)
     except OSError:  # some file systems have no links
         work.replace(base / MANIFEST)
     finally:
         work.unlink(missing_ok=True)
-    return _read_manifest(base)
 
 
 # -- receiving
@@ -188,11 +195,11 @@ def install(folder: str, wanted: dict[str, str], modes: dict[str, int]) -> None:
                 0, f"{name} is incomplete, or changed while it was sent: try again", folder
             )
     manifest = _read_manifest(base)
-    before: dict[str, list[str]] = manifest["files"]
+    before = manifest.files
     after = {name: [each] for name, each in wanted.items()}
     # If the rest is interrupted, no deployed file is taken for one of the user's own.
     both = {name: before.get(name, []) + after.get(name, []) for name in before | after}
-    _write_manifest(base, manifest | {"files": both})
+    _write_manifest(base, manifest._replace(files=both))
     for name in before.keys() - wanted.keys():
         if _without_mode(digest(base / name)) in map(_without_mode, before[name]):
             _remove_file(base, name)
@@ -205,7 +212,7 @@ def install(folder: str, wanted: dict[str, str], modes: dict[str, int]) -> None:
             link = base / _ARRIVALS / secrets.token_hex(4)
             link.symlink_to(wanted[name].removeprefix(_LINK))
             link.replace(base / name)
-    _write_manifest(base, manifest | {"files": after})
+    _write_manifest(base, manifest._replace(files=after))
     for name in arrived:  # another deployment may write to others
         shutil.rmtree(base / _ARRIVALS / wanted[name][:16], ignore_errors=True)
     with contextlib.suppress(OSError):  # it has other files
@@ -232,10 +239,10 @@ def _remove_file(base: Path, name: str) -> None:
             folder.rmdir()
 
 
-def _write_manifest(base: Path, manifest: dict[str, Any]) -> None:
+def _write_manifest(base: Path, manifest: _Manifest) -> None:
     work = base / f"{MANIFEST}.{secrets.token_hex(4)}"
     try:
-        work.write_text(json.dumps(manifest))
+        work.write_text(json.dumps(manifest._asdict()))
         work.replace(base / MANIFEST)
     finally:
         work.unlink(missing_ok=True)

@@ -53,11 +53,6 @@ def fits(value: Any, kind: Any) -> bool:
     return True
 
 
-def fields_fit(values: dict[str, Any], kinds: dict[str, Any]) -> bool:
-    """Return whether the values that are named in `kinds` have these types, where they exist."""
-    return all(fits(value, kinds.get(name, Any)) for name, value in values.items())
-
-
 def converted(value: Any, kind: Any) -> Any:
     """Return a value of JSON as this type, such as `tuple[int, int] | None`. Raises _Unfit.
 
@@ -119,9 +114,14 @@ class ParsedFile(Generic[Parsed]):
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file that only its owner can read; readers see the old or the new content."""
     work = path.with_name(f"{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    with open(work, "w", opener=private) as file:
         json.dump(content, file, allow_nan=False)
     work.replace(path)
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read if it is new: an opener for `open`."""
+    return os.open(path, flags, 0o600)
 
 
 def read_text(path: Path) -> str:

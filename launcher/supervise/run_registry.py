@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.supervise import file_lock, procfs
-from launcher.supervise.json_files import ParsedFile, from_json, read_text, write_json
+from launcher.supervise.json_files import ParsedFile, from_json, private, read_text, write_json
 from launcher.supervise.leftovers import remove_shared_parameters
 from launcher.supervise.process_state import State, parse_state, read_state
 from launcher.supervise.task import HEARTBEAT, LEARNERS
@@ -349,7 +349,7 @@ class Run:
     def _write_token(self, content: str) -> None:
         path = self.folder / "token"
         work = path.with_name(f"token-{secrets.token_hex(8)}")
-        with os.fdopen(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        with open(work, "x", opener=private) as file:
             file.write(content)
         work.rename(path)
 

@@ -6,8 +6,17 @@ import sys
 import pytest
 from processes import run
 
+from impala_mm.config import flags
+from impala_mm.config.errors import BadSettings
 from launcher.dashboard import serve
 from launcher.dashboard.site import Site
+
+
+@pytest.fixture(autouse=True)
+def refusals():
+    """Let refusals be raised instead of ending the tests."""
+    with flags.refusals_raised():
+        yield
 
 
 def test_a_token_file_is_created_once_and_refused_if_it_is_none(tmp_path):
@@ -16,9 +25,9 @@ def test_a_token_file_is_created_once_and_refused_if_it_is_none(tmp_path):
     assert (len(token), path.stat().st_mode & 0o777) == (22, 0o600)
     assert serve.read_token(str(path)) == token
     path.write_text("short")
-    with pytest.raises(serve.CannotServe, match="it must hold 16 to 200 letters"):
+    with pytest.raises(BadSettings, match="it must hold 16 to 200 letters"):
         serve.read_token(str(path))
-    with pytest.raises(serve.CannotServe, match=r"dashboard_token_file=.*No such file"):
+    with pytest.raises(BadSettings, match=r"dashboard_token_file=.*No such file"):
         serve.read_token(str(tmp_path / "no" / "token"))
 
 
@@ -28,7 +37,7 @@ def test_a_port_that_is_taken_is_refused_and_without_one_the_next_is_taken():
     second = serve._listen(site, 0)
     try:
         assert second.port > first.port >= 8600
-        with pytest.raises(serve.CannotServe, match=f"port={first.port}: Address already in use"):
+        with pytest.raises(BadSettings, match=f"port={first.port}: Address already in use"):
             serve._listen(site, first.port)
     finally:
         first.server_close()

@@ -54,7 +54,9 @@ def once(source, there, here, end=None):
     """Copy a folder, and return the result."""
     done = TransferResult()
     copy = FolderCopy(
-        end or LocalFiles(), str(here), TransferState(None if end else here / ".brought.json")
+        end or LocalFiles(),
+        str(here),
+        TransferState() if end else TransferState.read(here / ".brought.json"),
     )
     listed = fetch.list_offers(source, str(there))
     fetch.copy_all(copy, source, "there", listed, done)
