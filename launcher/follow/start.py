@@ -227,7 +227,6 @@ def _make_task(process: Process, config: LauncherConfig, record: Record, log_max
         if process.installation.host_id == record.host_id_of(LEARNERS)
         else config.orphan_secs,
         rows=str(Path(process.logdir) / "metrics.jsonl") if is_learners else "",
-        has_other_hosts=process.has_other_hosts,
         restarts=config.max_restarts if config.restart_learners or not is_learners else 0,
         stall_secs=config.stall_secs,
         grace_secs=config.stop_secs,
