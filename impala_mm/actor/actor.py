@@ -17,7 +17,7 @@ answers; it does not exit.
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -260,13 +260,6 @@ class UnrollPlayer(UnrollLoop):
             opponents.renew(version)
 
 
-class _Chosen(NamedTuple):
-    """The choice for the running step."""
-
-    actions: Any  # nest of [E, ...]
-    extras: list[tf.Tensor]  # flat, of [E, ...]
-
-
 class _ActingGroup(Group):
     """Environments for which this process chooses actions, and their unfinished unrolls."""
 
@@ -286,7 +279,8 @@ class _ActingGroup(Group):
         self._state: list[tf.Tensor] = tf.nest.flatten(state)
         self._writer = UnrollWriter(algorithm.unroll, size, state)
         self._writer.write_reset(stepper.reset())
-        self._chosen: _Chosen | None = None  # None: no step runs
+        # The actions of the running step, a nest of [E, ...], and their extras, a flat list.
+        self._chosen: tuple[Any, list[tf.Tensor]] | None = None
         self.at_unroll_start = True
 
     def observe(self) -> bool:
@@ -305,7 +299,7 @@ class _ActingGroup(Group):
         actions, self._state, extras = self._act(writer.newest, self._state, self.number)
         for hook in self._acting:
             actions, extras = hook.take_over(writer.newest, actions, extras)
-        self._chosen, self.at_unroll_start = _Chosen(actions, extras), False
+        self._chosen, self.at_unroll_start = (actions, extras), False
         self.stepper.start_step(actions)
 
     def take_unrolls(self, policy: Any) -> list[bytes]:

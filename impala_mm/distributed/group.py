@@ -12,7 +12,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,15 +23,14 @@ from impala_mm.distributed import mpi
 from impala_mm.runtime.starter import process_rank
 
 
-class LearnerGroup(Protocol):
-    """The learners of a run, as seen from one of them.
+class LearnerGroup:
+    """The learners of a run, as seen from one of them; this class is the group of a single one.
 
     Methods with a `name` may be called in any order and from any thread: a call is matched with the
     calls of the same name on the other ranks.
     """
 
-    rank: int
-    size: int
+    rank, size = 0, 1
 
     def mean(
         self, tensors: Sequence[tf.Tensor], name: str, compressed: bool = False
@@ -40,50 +39,31 @@ class LearnerGroup(Protocol):
 
         Only `compressed` tensors are sent as --gradient_dtype.
         """
+        del name, compressed
+        return list(tensors)
 
     def sum(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
         """Return a small tensor summed over learners, never compressed."""
+        del name
+        return tensor
 
     def broadcast(self, variables: Sequence[tf.Variable]) -> None:
         """Assign rank 0's values to every rank's variables."""
 
     def gather(self, value: Any, name: str) -> list[Any]:
         """Return the `value` of every rank, in the order of ranks; any picklable object."""
+        del name
+        return [value]
 
     def leave(self) -> None:
         """Leave the group; call no other method afterwards."""
 
 
-class SingleLearner:
+class SingleLearner(LearnerGroup):
     """The group of a run with one learner."""
 
-    rank, size = 0, 1
 
-    def mean(
-        self, tensors: Sequence[tf.Tensor], name: str, compressed: bool = False
-    ) -> list[tf.Tensor]:
-        """Return the tensors themselves."""
-        del name, compressed
-        return list(tensors)
-
-    def sum(self, tensor: tf.Tensor, name: str) -> tf.Tensor:
-        """Return the tensor itself."""
-        del name
-        return tensor
-
-    def broadcast(self, variables: Sequence[tf.Variable]) -> None:
-        """Do nothing."""
-
-    def gather(self, value: Any, name: str) -> list[Any]:
-        """Return this rank's value."""
-        del name
-        return [value]
-
-    def leave(self) -> None:
-        """Do nothing."""
-
-
-class HorovodGroup:
+class HorovodGroup(LearnerGroup):
     """The group of a run with several learners, which communicate through Horovod."""
 
     def __init__(self, config: Config) -> None:

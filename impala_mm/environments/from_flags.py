@@ -1,13 +1,11 @@
 """Levels as the flags name them: their specs, and the options that their environments get."""
 
-import sys
 from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.config import flags
+from impala_mm.config import flags, user_modules
 from impala_mm.config.environment_flags import OPPONENTS
-from impala_mm.config.messages import escape, users_traceback
 from impala_mm.config.settings import Config
 from impala_mm.environments import nests, texts
 from impala_mm.environments.choices import ChoiceSpec
@@ -58,8 +56,7 @@ def level_specs(config: Config) -> dict[str, EnvironmentSpec]:
         try:
             specs[name] = level_spec(name, **environment_options(config))
         except BadLevel as error:
-            if error.__cause__ and (where := users_traceback(error.__cause__)):
-                print(escape(where), file=sys.stderr)
+            user_modules.show_cause(error)
             flags.refuse(f"--level_name={config.level_name}: {error}")
         if not config.life_loss_ends and not specs[name].emulator:
             # The same option of an evaluation means complete games, of any level.

@@ -11,7 +11,7 @@ import inspect
 import json
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -104,9 +104,15 @@ class MadeLevel(Level):
         If `has_masks` is given, another process knows whether the level offers masks: nothing is
         reset. BadLevel is raised for a level that cannot be played with these options.
         """
+        with self._opened() as environment:
+            return self._conversion_of(environment, has_masks)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any]:
+        """Yield a new environment, and close it."""
         environment = self.open(False)
         try:
-            return self._conversion_of(environment, has_masks)
+            yield environment
         finally:
             with contextlib.suppress(Exception):  # `check` warns of it
                 environment.close()
@@ -137,20 +143,15 @@ class MadeLevel(Level):
 
     def action_names(self) -> list[str]:
         """Return the names that the environment has for its actions; empty if it has none."""
-        environment = self.open(False)
-        try:
+        with self._opened() as environment:
             innermost = getattr(environment, "unwrapped", environment)
             meanings = getattr(innermost, "get_action_meanings", None)
             return [str(name) for name in meanings()] if meanings else []
-        finally:
-            with contextlib.suppress(Exception):  # `check` warns of it
-                environment.close()
 
     def numbers_of_choices(self) -> Callable[[Any], np.ndarray]:
         """Return the function by which --discretization turns choices into numbers."""
-        environment = self.open(False)
-        environment.close()
-        return environment.action
+        with self._opened() as environment:
+            return environment.action
 
     def refuse_others_options(self) -> None:
         """Raise BadLevel for options that only Atari's vector has."""

@@ -16,7 +16,7 @@ single channel without an axis, or of numbers from 0 to 1 is converted to that.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -44,7 +44,7 @@ class PartConversion:
     shape: tuple[int, ...]  # converted
     dtype: np.dtype  # converted: uint8, float32 or int32
     convert: Callable[[np.ndarray], np.ndarray] | None = None  # from raw_shape to shape
-    note: str = ""  # what was recognised as an image, for the user
+    note: str = ""  # what was recognised, such as "images [3, 84, 84] as [84, 84, 3]"
     choices: tuple[int, ...] = ()  # numbers of choices, of numbers that the network embeds
     of_bytes: bool = False  # whether the environment's space is of uint8
     converts_batches: bool = False  # `convert` takes [N, ...], and returns that
@@ -166,8 +166,7 @@ def read_observations(
         if isinstance(part, spaces.Tuple) and part.spaces:
             return tuple(read(inner) for inner in part.spaces)
         if isinstance(part, spaces.Box) and part.dtype.kind in "biuf":
-            box = read_box(part, width, height, converts)
-            return PartConversion(tuple(part.shape), *box, of_bytes=part.dtype == np.uint8)
+            return read_box(part, width, height, converts)
         if isinstance(part, spaces.Discrete | spaces.MultiDiscrete):
             return _choices(part, converts)
         if isinstance(part, spaces.MultiBinary):
@@ -245,16 +244,7 @@ def _choices(space: spaces.Discrete | spaces.MultiDiscrete, converts: bool) -> P
     return dataclasses.replace(part, converts_batches=True)
 
 
-class ImageConversion(NamedTuple):
-    """The conversion of one part of an observation that may be an image."""
-
-    shape: tuple[int, ...]  # converted
-    dtype: np.dtype  # converted: uint8 or float32
-    convert: Callable[[np.ndarray], np.ndarray] | None  # None: there is nothing to do
-    note: str = ""  # what was recognised, such as "images [3, 84, 84] as [84, 84, 3]"
-
-
-def read_box(space: spaces.Box, width: int, height: int, recognises: bool) -> ImageConversion:
+def read_box(space: spaces.Box, width: int, height: int, recognises: bool) -> PartConversion:
     """Return the conversion of a Box's arrays.
 
     Images are resized to `width` and `height`, where these are not 0. `recognises` says whether
@@ -275,16 +265,20 @@ def read_box(space: spaces.Box, width: int, height: int, recognises: bool) -> Im
     if (width or height) and len(shape) in {2, 3}:
         shape = (height or shape[0], width or shape[1], *shape[2:])
         resize = _resize(shape, dtype)
-    note = ", ".join(noted)
-    if not (noted or resize):
-        return ImageConversion(shape, dtype, None)
 
     def convert(image: np.ndarray) -> np.ndarray:
         image = np.moveaxis(image, 0, -1) if first else image
         image = _as_bytes(image) if from_unit else image
         return resize(image) if resize else image.reshape(shape)
 
-    return ImageConversion(shape, dtype, convert, note)
+    return PartConversion(
+        raw,
+        shape,
+        dtype,
+        convert if noted or resize else None,
+        note=", ".join(noted),
+        of_bytes=uint8,
+    )
 
 
 def _has_channels_first(space: spaces.Box) -> bool:

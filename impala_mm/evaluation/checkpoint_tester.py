@@ -19,6 +19,7 @@ from impala_mm.evaluation.video_writer import VideoFailed
 from impala_mm.policy.core import PolicyCore
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Damaged, Mismatch
+from impala_mm.records.run_contents import read_records
 from impala_mm.runtime.log import Say
 
 
@@ -57,7 +58,7 @@ class CheckpointTester:
         # (level, updates) that this evaluator, or one before it, has tested.
         self._tested = {
             (row.get("level"), row.get("updates"))
-            for row in results.read_rows(logdir)
+            for row in read_records(results.path_of(logdir))
             if row.get("by") == "evaluator" and row.get("deterministic") == how["deterministic"]
         }
         self._played = Path()  # the last checkpoint of which games were begun

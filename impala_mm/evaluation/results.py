@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from impala_mm.environments.types import ReferenceScores
-from impala_mm.records.run_contents import read_json_lines
 from impala_mm.runtime.safe_files import to_json
 
 _TRIMMED = 0.25  # share that the interquartile mean leaves out on each side
@@ -121,14 +120,6 @@ def append_row(logdir: Path, row: dict[str, Any]) -> Path:
     finally:
         os.close(number)
     return path
-
-
-def read_rows(logdir: Path) -> list[dict[str, Any]]:
-    """Return all rows that can be read; none where the file does not exist."""
-    try:
-        return read_json_lines(path_of(logdir))
-    except OSError:
-        return []
 
 
 def level_table(result: Evaluation) -> str:

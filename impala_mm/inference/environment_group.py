@@ -7,7 +7,7 @@ and writes the core states of the environments in a batch.
 import enum
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -28,13 +28,6 @@ class Turn(enum.Enum):
     WAITING = "waiting"  # its next call, a repeat, asks for a turn
 
 
-class _Chosen(NamedTuple):
-    """The actions and extras chosen from a group's newest entries."""
-
-    actions: Any  # nest of [E, ...]
-    extras: list[np.ndarray]  # flat, of [E, ...]
-
-
 class EnvironmentGroup:
     """Environments of an actor that step together, and the unrolls that they are in."""
 
@@ -44,10 +37,10 @@ class EnvironmentGroup:
         self.writer = UnrollWriter(unroll, environments, starts)
         self.size = environments
         self.numbers = np.zeros([environments], np.int32)  # of the environments in the run
-        self.rows: np.ndarray | None = (
-            None  # int32 [E]: rows of the state tables; None before a step
-        )
-        self._chosen: _Chosen | None = None  # most recently
+        # int32 [E]: rows of the state tables; None before a step
+        self.rows: np.ndarray | None = None
+        # The actions and extras chosen most recently, as `set_actions` takes them.
+        self._chosen: tuple[Any, list[np.ndarray]] | None = None
         self._inferring_since: float | None = None  # time.monotonic(); None: no inference runs
         self._oldest = self._next = 0  # versions: the oldest that acted in this unroll, the newest
         self._unroll_ended = False
@@ -68,7 +61,7 @@ class EnvironmentGroup:
 
         `actions` is a nest of [E, ...], `extras` a flat list of [E, ...].
         """
-        self._chosen, self._inferring_since = _Chosen(actions, extras), None
+        self._chosen, self._inferring_since = (actions, extras), None
 
     def write(self, step: Step, version: int) -> None:
         """Write a step, on which policy version `version` acts."""

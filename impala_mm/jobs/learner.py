@@ -156,9 +156,9 @@ def _train(
     from impala_mm.distributed.group import join_group  # noqa: PLC0415
     from impala_mm.learner import phases, setup  # noqa: PLC0415
     from impala_mm.learner.monitor import LearnerLost  # noqa: PLC0415
-    from impala_mm.learner.sources.batch_source import Turns  # noqa: PLC0415
     from impala_mm.learner.start import Start, find_levels_and_device  # noqa: PLC0415
     from impala_mm.learner.train_step import NotFinite  # noqa: PLC0415
+    from impala_mm.replay.source import Turns  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
 
     levels, device = find_levels_and_device(config)

@@ -16,9 +16,9 @@ from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.learner import phases, resume
-from impala_mm.learner.sources.batch_source import Turns
 from impala_mm.records.outputs import RunOutputs
 from impala_mm.records.run_folder import RunFolder
+from impala_mm.replay.source import Turns
 from impala_mm.runtime import devices, lifecycle, ports
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.starter import process_rank

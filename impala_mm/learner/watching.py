@@ -3,13 +3,14 @@
 `monitor` calls each class several times a second.
 """
 
+import math
 import time
 
 from impala_mm.algorithms.interface import defines
 from impala_mm.learner.learner_reports import REPORT_SILENCE_SECONDS, unfinished_update
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.records.bottleneck import describe_filling
-from impala_mm.records.outputs import EventHook, StallDetector
+from impala_mm.records.outputs import EventHook
 from impala_mm.runtime import starter
 
 # Seconds for which a learner whose first update is compiled sends heartbeats. A frontend that tries
@@ -145,12 +146,16 @@ class StallReports:
 
     def __init__(self, status: RunStatus, first_unroll: FirstUnroll, event_hook: EventHook):
         self._status, self._first_unroll, self._event_hook = status, first_unroll, event_hook
-        self._detector = StallDetector(_STALL_SECONDS)
+        self._updates: int | None = None  # at the last look
+        self._since = math.inf  # when they last changed; infinite once a stall is reported
 
     def look(self, now: float) -> None:
-        """Report a stall that has begun."""
-        if not self._detector.has_begun(self._status.learner.updates, now):
+        """Report a stall that has begun; the next one needs another update first."""
+        if (updates := self._status.learner.updates) != self._updates:
+            self._updates, self._since = updates, now
+        if now - self._since < _STALL_SECONDS:
             return
+        self._since = math.inf
         if self._first_unroll.is_awaited:  # the lines of the wait are printed anyway
             message = self._first_unroll.describe()
         else:

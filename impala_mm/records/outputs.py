@@ -7,7 +7,6 @@ that fails does not end the run. Its output is appended to LOGDIR/on_event.log.
 """
 
 import dataclasses
-import math
 import os
 import subprocess
 from pathlib import Path
@@ -63,25 +62,6 @@ class EventHook:
                 )
         except OSError as error:
             self._say(f"--on_event could not be called: {error}")
-
-
-class StallDetector:
-    """A detector of stalls: periods without an update."""
-
-    def __init__(self, seconds: float):
-        """Set the seconds without an update that make a stall."""
-        self._seconds = seconds
-        self._updates: int | None = None
-        self._since = math.inf
-
-    def has_begun(self, updates: int, now: float) -> bool:
-        """Return True once for each stall; called several times a second with the update count."""
-        if updates != self._updates:
-            self._updates, self._since = updates, now
-        if now - self._since < self._seconds:
-            return False
-        self._since = math.inf  # this stall is reported; the next one needs another update first
-        return True
 
 
 class RunOutputs(NamedTuple):

@@ -10,9 +10,10 @@ with checkpoints. The threads here let training wait for none of them.
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 
@@ -41,12 +42,30 @@ class Unrolls(Protocol):
         """Wait for `number` unrolls; return their bytes and versions, or raise QueueClosed."""
 
 
-@runtime_checkable
-class Turns(Protocol):
-    """The unrolls of an actor that plays while the learner does not train, and waits otherwise."""
+Turn = list[tuple[bytes, int]]  # unrolls: their bytes, and the policy version that played them
 
-    def take_within(self, timeout: float, most: int) -> list[tuple[bytes, int]]:
-        """Return the bytes and versions of 1 to `most` unrolls, or none if there are none yet."""
+
+class Turns:
+    """The unrolls of the last turn that are not used yet; the next turn begins after them.
+
+        actor plays E unrolls -> learner makes all updates that they allow -> actor plays E more
+
+    The policy after those updates plays it. No thread prepares anything, so no result depends on
+    which of two threads is faster.
+    """
+
+    def __init__(self, play: Callable[[float], Turn] = lambda timeout: []):
+        """Take the turns of `play`, which returns no unrolls if one lasts longer than a timeout.
+
+        With --debug it plays in this thread, and is set before training begins.
+        """
+        self.play, self._unused = play, deque[tuple[bytes, int]]()
+
+    def take_within(self, timeout: float, most: int) -> Turn:
+        """Return 1 to `most` unrolls, or none if the turn lasts longer than `timeout`."""
+        if not self._unused:
+            self._unused += self.play(timeout)
+        return [self._unused.popleft() for _ in range(min(most, len(self._unused)))]
 
 
 class ReplaySource:

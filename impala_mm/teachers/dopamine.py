@@ -146,19 +146,24 @@ def find(path: Path) -> Path | None:
                 f"checkpoint itself"
             )
         return checkpoints[max(complete)]
-    if len(runs := numbered_runs(path)) > 1:
+    run = numbered_run(path)
+    return find(run) if run else None
+
+
+def numbered_run(path: Path) -> Path | None:
+    """Return the folder of the run in the folder of a game, as the public checkpoints lie in it.
+
+    Raises NoTeacher if there are several.
+    """
+    folders = [run for run in path.glob("[0-9]*") if run.name.isdecimal() and run.is_dir()]
+    runs = [run for run in folders if any(_contents(run / "checkpoints"))]
+    runs.sort(key=lambda run: int(run.name))
+    if len(runs) > 1:
         raise NoTeacher(
             f"{path} has the runs {', '.join(run.name for run in runs)}: give one of them, such as "
             f"{runs[0]}"
         )
-    return find(runs[0]) if runs else None
-
-
-def numbered_runs(path: Path) -> list[Path]:
-    """Return the folders of runs in the folder of a game, as the public checkpoints lie in it."""
-    folders = [run for run in path.glob("[0-9]*") if run.name.isdecimal() and run.is_dir()]
-    runs = [run for run in folders if any(_contents(run / "checkpoints"))]
-    return sorted(runs, key=lambda run: int(run.name))
+    return runs[0] if runs else None
 
 
 def _contents(folder: Path) -> tuple[dict[int, Path], set[int]]:

@@ -13,6 +13,7 @@ as in training. An action beyond an environment's bounds is exported at the boun
 """
 
 import argparse
+import contextlib
 import importlib.util
 import itertools
 import os
@@ -212,11 +213,8 @@ def import_games(name: str, folder: Path, **flags: Any) -> About:
         )
     unroll = unroll_spec(entry_spec(spec, ()), _UNROLL_LENGTH)
     about = recording.describe(spec, unroll, config, f"Minari's {name}")
-    data = DataSetWriter(folder, about)
-    try:
+    with contextlib.closing(DataSetWriter(folder, about)) as data:
         recording.add(recording.cut(_steps(found, spec, level, data), spec, unroll), data)
-    finally:
-        data.close()
     return data.about
 
 

@@ -83,12 +83,10 @@ def record(path: Path, folder: Path, level_name: str) -> About:
         replay = read(stored.folder, stored.number, spec)
     unroll = unroll_spec(entry_spec(spec, ()), _UNROLL_LENGTH)
     policy = f"Dopamine's replay {stored.folder.resolve()}, {stored.number}"
-    data = DataSetWriter(folder, recording.describe(spec, unroll, config, policy))
-    print(f"{stored.folder}, {stored.number}: {replay.transitions:,} transitions", flush=True)
-    try:
+    about = recording.describe(spec, unroll, config, policy)
+    with contextlib.closing(DataSetWriter(folder, about)) as data:
+        print(f"{stored.folder}, {stored.number}: {replay.transitions:,} transitions", flush=True)
         recording.add(unrolls(replay, spec, unroll, data.count), data)
-    finally:
-        data.close()
     return data.about
 
 
@@ -121,7 +119,49 @@ class Replay(NamedTuple):
 
         Before each game may stand `padding` transitions of zeros.
         """
-        return _steps(self, padding, on_game)
+        order, frames = self.order, self._frames()
+        action, reward, terminal = (
+            array[order] for array in (self.action, self.reward, self.terminal)
+        )
+        ends = np.flatnonzero(self.end[order])
+        # Once the ring is full, the beginning of the oldest game is overwritten.
+        overwritten = self.is_full
+        begin = int(ends[0]) + 1 if overwritten and ends.size else len(order) * overwritten
+        for _ in range(begin):
+            next(frames)
+        for last in [*ends[ends >= begin].tolist(), len(order) - 1]:
+            steps, total, frame = -1, 0.0, None
+            for at in range(begin, last + 1):
+                frame = next(frames)
+                is_padding = at - begin < padding and not (frame.any() or action[at] or reward[at])
+                if steps < 0 and is_padding:
+                    continue
+                if steps < 0:
+                    yield step_of(frame, first=True), None
+                else:
+                    cut = at == last and not terminal[at]
+                    yield step_of(frame, reward[at - 1], truncated=cut), int(action[at - 1])
+                    total += float(reward[at - 1])
+                steps += 1
+            if frame is not None and steps >= 0 and terminal[last]:
+                # The frame after the end is not stored, and has no part in learning.
+                yield step_of(frame, reward[last], terminated=True), int(action[last])
+                steps, total = steps + 1, total + float(reward[last])
+            if steps > 0:
+                on_game(steps, total)
+            begin = last + 1
+
+    def _frames(self) -> Iterator[np.ndarray]:
+        """Yield the frames, the oldest first: those from it on, then those before it."""
+        count, oldest = len(self.action), self.oldest
+        for begin, end in ((oldest, count), (0, oldest)):
+            if begin == end:
+                continue
+            with StoredArray(self.path) as array:
+                for number in range(end):
+                    row = array.read(self.shape)
+                    if number >= begin:
+                        yield row
 
 
 class Stored(NamedTuple):
@@ -141,12 +181,7 @@ def find(path: Path) -> Stored | None:
         )
     if (path / FILE).is_file() and path.name.isdecimal():
         return Stored(path.parent, int(path.name), is_one_file=True)
-    if len(runs := dopamine.numbered_runs(path)) > 1:
-        raise NoTeacher(
-            f"{path} has the runs {', '.join(run.name for run in runs)}: give one of them, such as "
-            f"{runs[0]}"
-        )
-    run = runs[0] if runs else path
+    run = dopamine.numbered_run(path) or path
     for folder in (run / "checkpoints", run, run / _LOGS, run.parent / _LOGS):
         if stored := _numbers(folder):
             return stored[max(stored)]
@@ -220,56 +255,6 @@ def unrolls(
         for step, action in replay.steps(spec.frame_stack - 1, on_game)
     )
     return recording.cut(steps, spec, unroll)
-
-
-def _steps(
-    replay: Replay, padding: int, on_game: Callable[[int, float], None]
-) -> Iterator[tuple[Step, int | None]]:
-    """Yield (step, action before it), game by game; the action of a reset is None."""
-    order, frames = replay.order, _frames(replay)
-    action, reward, terminal = (
-        array[order] for array in (replay.action, replay.reward, replay.terminal)
-    )
-    ends = np.flatnonzero(replay.end[order])
-    # Once the ring is full, the beginning of the oldest game is overwritten.
-    overwritten = replay.is_full
-    begin = int(ends[0]) + 1 if overwritten and ends.size else len(order) * overwritten
-    for _ in range(begin):
-        next(frames)
-    for last in [*ends[ends >= begin].tolist(), len(order) - 1]:
-        steps, total, frame = -1, 0.0, None
-        for at in range(begin, last + 1):
-            frame = next(frames)
-            is_padding = at - begin < padding and not (frame.any() or action[at] or reward[at])
-            if steps < 0 and is_padding:
-                continue
-            if steps < 0:
-                yield step_of(frame, first=True), None
-            else:
-                cut = at == last and not terminal[at]
-                yield step_of(frame, reward[at - 1], truncated=cut), int(action[at - 1])
-                total += float(reward[at - 1])
-            steps += 1
-        if frame is not None and steps >= 0 and terminal[last]:
-            # The frame after the end is not stored, and has no part in learning.
-            yield step_of(frame, reward[last], terminated=True), int(action[last])
-            steps, total = steps + 1, total + float(reward[last])
-        if steps > 0:
-            on_game(steps, total)
-        begin = last + 1
-
-
-def _frames(replay: Replay) -> Iterator[np.ndarray]:
-    """Yield the frames, the oldest first: those from it on, then those before it."""
-    count, oldest = len(replay.action), replay.oldest
-    for begin, end in ((oldest, count), (0, oldest)):
-        if begin == end:
-            continue
-        with StoredArray(replay.path) as array:
-            for number in range(end):
-                row = array.read(replay.shape)
-                if number >= begin:
-                    yield row
 
 
 class StoredArray:

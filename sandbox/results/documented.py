@@ -168,6 +168,7 @@ DOCUMENTED_RUNS = {
     "crafter": Run(_CRAFTER, 2.7, "--preset=crafter-ppo"),
     "nethack": Run(_NETHACK, 25, "--preset=nethack-impala"),
     "sac-few-hopper": Run(_HOPPER, 230, f"{_FEW} --preset=mujoco-sac"),
+    "droq-hopper": Run(_HOPPER, 280, f"{_FEW} --preset=mujoco-sac,droq", beside="sac-few-hopper"),
     "td3-pendulum": Run(
         _PENDULUM,
         -600,
@@ -181,7 +182,6 @@ DOCUMENTED_RUNS = {
         "--preset=football-impala --level_name=envpool:gfootball/academy_run_to_score-v1",
     ),
     # Not recorded yet, so these goals are guesses.
-    "droq-hopper": Run(_HOPPER, 1000, f"{_FEW} --preset=mujoco-sac,droq", beside="sac-few-hopper"),
     "redq-hopper": Run(_HOPPER, 1000, f"{_FEW} --preset=mujoco-sac,redq", beside="sac-few-hopper"),
     # https://docs.cleanrl.dev/rl-algorithms/td3
     "td3-halfcheetah": Run(_CHEETAH, 7940, "--preset=mujoco-td3 --num_actors=1", (9018, 1078)),

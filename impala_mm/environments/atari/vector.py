@@ -108,34 +108,26 @@ def open_vector(game: Game, num_envs: int, **look: Any) -> AtariVectorEnv:
     `look` replaces some of the settings of its pictures and threads.
     """
     settings: dict[str, Any] = {
+        # We truncate games ourselves. If the vector did, the last picture would mostly be the one
+        # before the last, and the agent would learn from its value. (The same happens at the end
+        # of a game, where no value is learnt from.)
+        "max_num_frames_per_episode": _NO_LIMIT,
+        "repeat_action_probability": game.sticky_actions,
+        "full_action_space": game.full_action_space,
+        "stack_num": 1,
+        "frameskip": game.repeats,
+        "noop_max": game.no_ops + 1,  # the vector draws a number below this one
+        "life_loss_info": game.life_loss_ends,
+        "episodic_life": False,  # True would restart the game at each lost life
+        "reward_clipping": False,
+        "use_fire_reset": True,
         "img_height": game.height,
         "img_width": game.width,
         "grayscale": game.grayscale,
         "num_threads": 1,  # an actor is one process of many; 0 would take all cores
-    } | look
+    }
     with lifecycle.threads_named("environment"):
-        return _open(game, num_envs, settings)
-
-
-def _open(game: Game, num_envs: int, settings: dict[str, Any]) -> AtariVectorEnv:
-    return AtariVectorEnv(
-        game.rom,
-        num_envs,
-        # We truncate games ourselves. If the vector did, the last picture would mostly be the one
-        # before the last, and the agent would learn from its value. (The same happens at the end
-        # of a game, where no value is learnt from.)
-        max_num_frames_per_episode=2**30,
-        repeat_action_probability=game.sticky_actions,
-        full_action_space=game.full_action_space,
-        stack_num=1,
-        frameskip=game.repeats,
-        noop_max=game.no_ops + 1,  # the vector draws a number below this one
-        life_loss_info=game.life_loss_ends,
-        episodic_life=False,  # True would restart the game at each lost life
-        reward_clipping=False,
-        use_fire_reset=True,
-        **settings,
-    )
+        return AtariVectorEnv(game.rom, num_envs, **(settings | look))
 
 
 class AtariLevel(Level):
@@ -146,9 +138,7 @@ class AtariLevel(Level):
 
     def spec(self) -> EnvironmentSpec:
         """Return the spec, for which nothing is emulated."""
-        game, note = self.game, ""
-        if game.repeats == 1:
-            note = EVERY_FRAME
+        game = self.game
         return EnvironmentSpec(
             self.name,
             tf.TensorSpec(game.shape, tf.uint8),
@@ -156,7 +146,7 @@ class AtariLevel(Level):
             action_repeats=game.repeats,
             reward_threshold=None,
             frame_stack=game.frame_stack,
-            note=note,
+            note=EVERY_FRAME if game.repeats == 1 else "",
             scores=self._scores,
             emulator=f"ale-py {ale_py.__version__}",
         )

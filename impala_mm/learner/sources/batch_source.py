@@ -10,7 +10,6 @@
 import itertools
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,7 +18,7 @@ import tensorflow as tf
 
 from impala_mm.data.batches import OneAhead
 from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
-from impala_mm.replay.source import QueueClosed
+from impala_mm.replay.source import QueueClosed, Turn, Turns
 from impala_mm.runtime import devices, lifecycle
 from impala_mm.transport.rounds import Rounds
 
@@ -250,32 +249,6 @@ class RoundSource(BatchSource):
             with tf.device("/CPU:0"):
                 self._queue.enqueue_many(list(zip(*held, strict=True)))
         return self._take(tf.constant(count))
-
-
-Turn = list[tuple[bytes, int]]  # unrolls: their bytes, and the policy version that played them
-
-
-class Turns:
-    """The unrolls of the last turn that are not used yet; the next turn begins after them.
-
-        actor plays E unrolls -> learner makes all updates that they allow -> actor plays E more
-
-    The policy after those updates plays it. No thread prepares anything, so no result depends on
-    which of two threads is faster.
-    """
-
-    def __init__(self, play: Callable[[float], Turn] = lambda timeout: []):
-        """Take the turns of `play`, which returns no unrolls if one lasts longer than a timeout.
-
-        With --debug it plays in this thread, and is set before training begins.
-        """
-        self.play, self._unused = play, deque[tuple[bytes, int]]()
-
-    def take_within(self, timeout: float, most: int) -> Turn:
-        """Return 1 to `most` unrolls, or none if the turn lasts longer than `timeout`."""
-        if not self._unused:
-            self._unused += self.play(timeout)
-        return [self._unused.popleft() for _ in range(min(most, len(self._unused)))]
 
 
 def turns_of_actor(rounds: Rounds, queue: tf.queue.QueueBase) -> Turns:

@@ -18,7 +18,6 @@ from impala_mm.learner.sources.batch_source import (
     BatchSource,
     QueueSource,
     RoundSource,
-    Turns,
     TurnSource,
     UnrollQueue,
     turns_of_actor,
@@ -26,6 +25,7 @@ from impala_mm.learner.sources.batch_source import (
 from impala_mm.learner.sources.own import BadSource, OwnSource
 from impala_mm.learner.sources.recorded import PhasedSource
 from impala_mm.learner.sources.replay import Position, RunOnHost
+from impala_mm.replay.source import Turns
 from impala_mm.runtime import devices
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.starter import process_rank

@@ -19,9 +19,9 @@ import tensorflow as tf
 
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, UnrollSpec, leaf_names
-from impala_mm.learner.sources.batch_source import BatchSource, Turns, UnrollQueue
+from impala_mm.learner.sources.batch_source import BatchSource, UnrollQueue
 from impala_mm.replay.shard import Share
-from impala_mm.replay.source import ReplaySource
+from impala_mm.replay.source import ReplaySource, Turns
 from impala_mm.replay.steps import StepReplay
 
 _CPU = "/CPU:0"

@@ -17,11 +17,11 @@ from impala_mm.config import flags, replay_mix
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, UnrollCodec
-from impala_mm.learner.sources.batch_source import Turns, UnrollQueue, decode_batch
+from impala_mm.learner.sources.batch_source import UnrollQueue, decode_batch
 from impala_mm.learner.sources.own import OwnSource
 from impala_mm.replay.mixer import Columns, Mixer, RateLimiter
 from impala_mm.replay.samplers import ComparedFeatures, Measures, SamplerSetup, make_replay
-from impala_mm.replay.source import ReplaySource
+from impala_mm.replay.source import ReplaySource, Turns
 from impala_mm.replay.spill import Owner, Spill, folder_of, stored_bytes
 from impala_mm.replay.store import StoredUnroll, unpack
 from impala_mm.runtime import devices, machine

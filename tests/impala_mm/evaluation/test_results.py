@@ -8,6 +8,7 @@ import pytest
 from impala_mm.environments.types import ReferenceScores
 from impala_mm.evaluation import results
 from impala_mm.evaluation.results import Evaluation
+from impala_mm.records.run_contents import read_records
 
 
 def test_a_row_of_which_a_part_fits_on_the_disk_is_an_error_and_spoils_no_other(tmp_path):
@@ -22,7 +23,7 @@ def test_a_row_of_which_a_part_fits_on_the_disk_is_an_error_and_spoils_no_other(
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     last = {"updates": 3, "options": {"a": 1}}
     results.append_row(tmp_path, last)
-    assert results.read_rows(tmp_path) == [first, last]
+    assert read_records(path) == [first, last]
 
 
 def _played(level, returns, scores=None, idle=0):

@@ -39,7 +39,7 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
     waiting._began -= 6
     look()
     assert said == ["waits"]
-    stalls._detector._since = -1e9
+    stalls._since = -1e9
     look()
     assert said == ["waits"], "a stall prints nothing while the run waits for its first unroll"
     assert called == [("stall", "waits")]
@@ -49,6 +49,21 @@ def test_the_first_frames_are_said_as_they_come_also_after_a_line_of_none(monkey
         learner.frames = 288 * learner.updates
         look()
     assert said[1:] == ["288 frames", "a note"], "each is printed once"
+
+
+def test_a_stall_is_told_once_until_updates_come_again():
+    status = types.SimpleNamespace(learner=types.SimpleNamespace())
+    waiting = types.SimpleNamespace(is_awaited=True, describe=lambda: "waits")
+    told = []
+    hook = types.SimpleNamespace(call=lambda *_: told.append((status.learner.updates, now)))
+    stalls = StallReports(status, waiting, hook)
+    times = [
+        *((0, 0.0), (0, 59.0), (3, 59.5), (5, 110.0), (5, 169.0), (5, 170.0), (5, 300.0)),
+        *((6, 310.0), (7, 339.0), (7, 398.0), (7, 400.0), (7, 500.0)),
+    ]
+    for status.learner.updates, now in times:
+        stalls.look(now)
+    assert told == [(5, 170.0), (7, 400.0)]
 
 
 class HorovodInternalError(RuntimeError):

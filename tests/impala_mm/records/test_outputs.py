@@ -3,7 +3,7 @@
 from deadlines import within
 from supervising import until
 
-from impala_mm.records.outputs import EventHook, StallDetector
+from impala_mm.records.outputs import EventHook
 
 
 def _wait(path, lines):
@@ -34,13 +34,3 @@ def test_a_command_that_never_ends_is_neither_waited_for_nor_piled_up(tmp_path):
         for process in events._running:
             process.kill()
             process.wait()
-
-
-def test_a_stall_is_told_once_until_updates_come_again():
-    stall = StallDetector(60)
-    times = [
-        *((0, 0.0), (0, 59.0), (3, 59.5), (5, 110.0), (5, 169.0), (5, 170.0), (5, 300.0)),
-        *((6, 310.0), (7, 339.0), (7, 398.0), (7, 400.0), (7, 500.0)),
-    ]
-    told = [(updates, now) for updates, now in times if stall.has_begun(updates, now)]
-    assert told == [(5, 170.0), (7, 400.0)]

@@ -16,7 +16,7 @@ from unrolls import CODEC, LENGTH, Actors, decode, unroll
 from impala_mm.config import replay_mix
 from impala_mm.replay.mixer import Mixer, RateLimiter
 from impala_mm.replay.samplers import SamplerSetup, make_replay
-from impala_mm.replay.source import ReplaySource
+from impala_mm.replay.source import ReplaySource, Turns
 from impala_mm.replay.spill import Owner, Spill
 from impala_mm.replay.store import pack
 
@@ -163,7 +163,7 @@ def test_unrolls_of_another_run_are_older_than_all_of_this_one(actors, tmp_path)
     for _ in range(6):
         source.next(60)
     source.save(tmp_path)
-    turns = Turns()
+    turns = TurnsOfSix()
     again, restored = _source(turns, text)
     again.restore(tmp_path)
     before = [[u.version for u in replay.store.in_order()] for replay in restored]
@@ -288,19 +288,17 @@ def test_once_the_disk_is_full_the_replay_keeps_to_memory(actors, tmp_path, monk
     spill.close()
 
 
-class Turns:
+class TurnsOfSix(Turns):
     """An actor that plays 6 unrolls at a time, once the learner has used those before."""
 
     def __init__(self):
-        self.unused, self.played = [], 0
+        super().__init__(self._play_six)
+        self.played = 0
 
-    def take_within(self, timeout, most):
+    def _play_six(self, timeout):
         del timeout
-        if not self.unused:
-            self.unused = list(range(self.played, self.played + 6))
-            self.played += 6
-        taken, self.unused = self.unused[:most], self.unused[most:]
-        return [(unroll(number), number) for number in taken]
+        self.played += 6
+        return [(unroll(number), number) for number in range(self.played - 6, self.played)]
 
 
 @pytest.mark.parametrize("ratio", [None, 3])
@@ -309,7 +307,7 @@ def test_with_an_actor_that_takes_turns_the_same_batches_are_drawn_each_time(rat
 
     def batches():
         text = "queue:0.5,uniform:0.25:9,prioritised:0.25:7:exponent=1"
-        source, _ = _source(Turns(), text, ratio=ratio)
+        source, _ = _source(TurnsOfSix(), text, ratio=ratio)
         found = []
         for number in range(40):
             batch = source.next(0.0)
@@ -327,7 +325,7 @@ def test_with_an_actor_that_takes_turns_the_same_batches_are_drawn_each_time(rat
 @pytest.mark.parametrize("ratio", [None, 0.75, 3])
 def test_a_replay_that_is_restored_draws_what_it_would_have_drawn(tmp_path, ratio):
     text = "queue:0.5,uniform:0.25:9,prioritised:0.25:7:exponent=1"
-    turns = Turns()
+    turns = TurnsOfSix()
     source, _ = _source(turns, text, ratio=ratio)
 
     def draw(source, number):
@@ -349,23 +347,23 @@ def test_a_replay_that_is_restored_draws_what_it_would_have_drawn(tmp_path, rati
 
 def test_at_another_ratio_a_restored_replay_neither_hurries_nor_waits(tmp_path):
     text = "queue:0.5,uniform:0.5:100"
-    source, _ = _source(Turns(), text)
+    source, _ = _source(TurnsOfSix(), text)
     for _ in range(30):
         source.next(0.0)
     source.save(tmp_path)
     for ratio in (0.25, 3):
-        turns = Turns()
+        turns = TurnsOfSix()
         again, _ = _source(turns, text, ratio=ratio)
         again.restore(tmp_path)
         turns.played = 100
         updates = [again.next(0.0) for _ in range(12)]
-        taken = turns.played - 100 - len(turns.unused)
+        taken = turns.played - 100 - len(turns._unused)
         assert all(batch is not None for batch in updates)
         assert abs(taken - 12 / ratio) <= BATCH
 
 
 def test_while_the_actors_turn_lasts_there_is_no_batch_and_no_turn_begins_too_early():
-    turns = Turns()
+    turns = TurnsOfSix()
     source, _ = _source(turns, "queue:0.5,uniform:0.5:100")
     assert source.filling() == (0, BATCH)
     take, turns.take_within = turns.take_within, lambda timeout, most: []
