@@ -257,7 +257,7 @@ class Controller:
         for trial in self.trials:
             if trial.state == "starting":
                 self._adopt(trial)
-        with table.shown(self._experiment, self.trials) as shown:
+        with table.shown(self._experiment, self.trials) as update:
             while True:
                 for trial in self.trials:
                     self._advance(trial)
@@ -269,7 +269,7 @@ class Controller:
                         break
                 elif not self._fill():
                     break
-                shown.update()
+                update()
                 time.sleep(_LOOK_SECONDS)
         return self._report_end()
 

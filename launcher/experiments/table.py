@@ -1,7 +1,7 @@
 """The table of an experiment: a row for each trial, live on a terminal."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Group
 from rich.live import Live
@@ -18,28 +18,24 @@ _COLOURS = {"running": "green", "starting": "yellow", "failed": "red", "queued":
 _MARGIN = 8  # lines of a terminal that are not rows
 
 
-class Shown:
-    """The table on a terminal; where there is none, the messages of the trials say enough."""
-
-    def __init__(self, experiment: Experiment, trials: Sequence[Trial], live: Live | None):
-        self._experiment, self._trials, self._live = experiment, trials, live
-
-    def update(self) -> None:
-        """Show how the trials are now."""
-        if self._live:
-            rows = max(self._live.console.height - _MARGIN, 4)
-            self._live.update(picture(self._experiment, self._trials, rows), refresh=True)
-
-
 @contextlib.contextmanager
-def shown(experiment: Experiment, trials: Sequence[Trial]) -> Iterator[Shown]:
-    """Show the table for the time of a `with` block; what is printed meanwhile stands above it."""
+def shown(experiment: Experiment, trials: Sequence[Trial]) -> Iterator[Callable[[], None]]:
+    """Show the table for the time of a `with` block; yield the function that updates it.
+
+    What is printed meanwhile stands above it. Where there is no terminal, the messages of the
+    trials say enough.
+    """
     console = make_console()
     if not console.is_terminal:
-        yield Shown(experiment, trials, None)
+        yield lambda: None
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield Shown(experiment, trials, live)
+
+        def update() -> None:
+            rows = max(console.height - _MARGIN, 4)
+            live.update(picture(experiment, trials, rows), refresh=True)
+
+        yield update
 
 
 def picture(experiment: Experiment, trials: Sequence[Trial], rows: int) -> Group:

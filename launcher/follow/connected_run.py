@@ -16,7 +16,7 @@ from typing import Any
 
 from launcher.follow import connect
 from launcher.follow.console import say
-from launcher.hosts.hosts import Hosts, libtmux_server
+from launcher.hosts.hosts import Hosts, run_libtmux
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.hosts.state_mirror import StateMirror
 from launcher.plan.host_environment import InstallationOf
@@ -174,7 +174,7 @@ class ConnectedRun:
         self._call_each("forget", start=record.id)
         self.run.forget()
         if record.socket and not is_stale:
-            tmux.Session(self.run.name, libtmux_server(record.socket)).close()
+            tmux.Session(self.run.name, record.socket, run_libtmux).close()
 
     def end_pending(self, say: Say) -> None:
         """End earlier runs on hosts that were unreachable when those runs were stopped."""

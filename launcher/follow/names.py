@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from launcher.follow import status
 from launcher.follow.status import state_label
-from launcher.hosts.hosts import Hosts, libtmux_server
+from launcher.hosts.hosts import Hosts, run_libtmux
 from launcher.hosts.remote_node import OperationFailed
 from launcher.supervise import file_lock, tmux
 from launcher.supervise.callbacks import Say
@@ -174,7 +174,7 @@ def _refuse_session(name: str, path: str) -> None:
 
     `path` is the socket of the tmux server.
     """
-    session = tmux.Session(name, libtmux_server(path))
+    session = tmux.Session(name, path, run_libtmux)
     session.refuse_foreign()
     if session.exists():
         raise tmux.TmuxError(

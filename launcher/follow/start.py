@@ -10,7 +10,7 @@ from pathlib import Path
 from impala_mm.runtime import certificates
 from launcher.follow import connect, remembered
 from launcher.follow.connected_run import ConnectedRun, pending_stops_on
-from launcher.hosts.hosts import libtmux_server
+from launcher.hosts.hosts import run_libtmux
 from launcher.hosts.remote_node import HostUnavailable
 from launcher.plan import process_plan
 from launcher.plan.process_plan import Process
@@ -71,7 +71,7 @@ def start_run(
     )
     is_local = any(not process.installation.host_id for process in processes)
     if is_local and record.socket:  # windows of an earlier run of this name were kept
-        tmux.Session(run.name, libtmux_server(record.socket)).close_ended()
+        tmux.Session(run.name, record.socket, run_libtmux).close_ended()
     elif is_local:
         connected.say(
             "tmux is not installed on this machine, or its folder belongs to others: processes run "
@@ -227,7 +227,6 @@ def _make_task(process: Process, config: LauncherConfig, record: Record, log_max
         if process.installation.host_id == record.host_id_of(LEARNERS)
         else config.orphan_secs,
         rows=str(Path(process.logdir) / "metrics.jsonl") if is_learners else "",
-        has_other_hosts=process.has_other_hosts,
         restarts=config.max_restarts if config.restart_learners or not is_learners else 0,
         stall_secs=config.stall_secs,
         grace_secs=config.stop_secs,

@@ -37,7 +37,7 @@ class Hosts:
     def __init__(self, name: str, targets: Mapping[str, Target], settings: Settings):
         """Prepare the run `name`; `targets`: how to connect to hosts other than this machine."""
         self._name = name
-        self.local_node = LocalNode(Run(name), libtmux_server)
+        self.local_node = LocalNode(Run(name), run_libtmux)
         self._local_probe = MachineProbe(Run(name))
         self.targets = dict(targets)
         self._settings = settings
@@ -158,18 +158,10 @@ def is_this_machine(host: str) -> bool:
     return False
 
 
-def libtmux_server(socket_path: str) -> tmux.RunTmux:
-    """Return a function that runs commands of the tmux server with this socket."""
-    return functools.partial(_run_tmux, libtmux.Server(socket_path=socket_path), socket_path)
-
-
-def _run_tmux(
-    server: libtmux.Server, socket_path: str, *arguments: str
-) -> tuple[list[str], list[str]]:
-    if why := tmux.why_unsafe(socket_path):
-        return [], [why]
+def run_libtmux(socket: str, *arguments: str) -> tuple[list[str], list[str]]:
+    """Call the tmux server of this socket; return its output and its errors."""
     try:
-        answer = server.cmd(*arguments)
+        answer = libtmux.Server(socket_path=socket).cmd(*arguments)
     except exc.LibTmuxException as error:
         raise tmux.TmuxError(str(error)) from None
     return answer.stdout, answer.stderr

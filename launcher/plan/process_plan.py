@@ -45,11 +45,6 @@ class Process:
     logdir: str  # the run's folder on its machine
     port: int = 0  # of another learners' host: where it finds mpirun's agent on the first one
 
-    @property
-    def has_other_hosts(self) -> bool:
-        """Whether it is an mpirun that starts learners on other hosts, too."""
-        return PORTS_VARIABLE in self.environment
-
     def shell_line(self, from_shell: Collection[str] = ()) -> str:
         """Return the environment and command as a line of shell; secrets are masked.
 

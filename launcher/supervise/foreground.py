@@ -153,7 +153,6 @@ class _Foreground:
             leader="" if is_learners else LEARNERS,
             lease_secs=None,
             rows=str(self._logdir / "metrics.jsonl") if is_learners else "",
-            has_other_hosts=False,
             restarts=0 if is_learners else MAX_CRASHES - 1,
             stall_secs=0.0,
             # A save takes as long as it takes (30 years, since JSON has no infinity): the user can

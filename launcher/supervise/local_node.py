@@ -6,14 +6,10 @@ Arguments and results consist of JSON types.
 import dataclasses
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.supervise import (
-    programs,
-    tmux,
-)
+from launcher.supervise import programs, tmux
 from launcher.supervise.json_files import write_json
 from launcher.supervise.leftovers import remove_leftovers
 from launcher.supervise.run_registry import ProcessEntry, Record, Run, RunInUse, boot_id
@@ -29,17 +25,16 @@ class LocalNode:
     def __init__(
         self,
         run: Run,
-        make_tmux: Callable[[str], tmux.RunTmux] = tmux.tmux_program,
+        run_tmux: tmux.RunTmux = tmux.run_program,
         start: str | None = None,
     ):
         """Represent the part of `run` on this machine.
 
-        `make_tmux` returns the function that calls the tmux server of a socket. `start`: the id of
-        the only start of the run that is meant, since another frontend may have a run of the same
-        name; `select_start` and `begin_run` set it. None: any start.
+        `start`: the id of the only start of the run that is meant, since another frontend may have
+        a run of the same name; `select_start` and `begin_run` set it. None: any start.
         """
         self.run, self._start = run, start
-        self._windows = _RunWindows(run, make_tmux)
+        self._windows = _RunWindows(run, run_tmux)
 
     def select_start(self, start: str) -> None:
         """Restrict all calls to this start of the run."""
@@ -111,7 +106,7 @@ class LocalNode:
                 while run.is_running() and time.monotonic() < until:
                     time.sleep(0.1)
                 run.kill()
-                LocalNode(run, self._windows.make_tmux).forget(record.id)
+                LocalNode(run, self._windows.run_tmux).forget(record.id)
         return True
 
     def start_processes(self, tasks: list[dict[str, Any]], entries: list[dict[str, Any]]) -> str:
@@ -185,13 +180,12 @@ class LocalNode:
 class _RunWindows:
     """The tmux windows that show one run's processes here; no process depends on them."""
 
-    def __init__(self, run: Run, make_tmux: Callable[[str], tmux.RunTmux]):
-        """Represent them; `make_tmux` returns the function that calls the server of a socket."""
-        self._run, self.make_tmux = run, make_tmux
+    def __init__(self, run: Run, run_tmux: tmux.RunTmux):
+        self._run, self.run_tmux = run, run_tmux
 
     def session(self, socket: str) -> tmux.Session:
         """Return the session of the run on the server of this socket."""
-        return tmux.Session(self._run.name, self.make_tmux(socket))
+        return tmux.Session(self._run.name, socket, self.run_tmux)
 
     def open(self, folders: dict[str, Path], record: Record) -> str:
         """Open windows of processes, given their folders by name; return why not, or nothing."""

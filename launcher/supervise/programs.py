@@ -33,35 +33,26 @@ _RUN_MODULE = (
 )
 
 
-def command_of(program: str, *arguments: Path) -> list[str]:
-    """Return the command that runs a program; its working directory is `working_folder()`."""
-    how = ["-m"] if _CODE_ROOT.is_dir() else [str(_CODE_ROOT)]
-    return [sys.executable, "-ES", *how, f"{PACKAGE}.{program}", *map(str, arguments)]
+def command_of(program: str, *arguments: str) -> list[str]:
+    """Return the command that runs a program of this package, in any working directory."""
+    how = ["-c", _RUN_MODULE] if _CODE_ROOT.is_dir() else []
+    return [sys.executable, "-ES", *how, str(_CODE_ROOT), f"{PACKAGE}.{program}", *arguments]
 
 
 def complete(
     command: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Return a command and its environment as they are on this machine, in any working directory.
+    """Return a command and its environment as they are on this machine.
 
     [PACKAGE, PROGRAM, ...] becomes that program of this package. An mpirun that starts learners on
     other hosts calls `mpi_agent` instead of ssh; it takes no paths that contain spaces or colons.
     """
-    is_clone, found = _CODE_ROOT.is_dir(), dict(environment)
+    found = dict(environment)
     if PORTS_VARIABLE in environment:
         own = [_CODE_ROOT / "launcher" / "supervise" / "mpi_agent.py"]
-        agent = own if is_clone else [_CODE_ROOT, f"{PACKAGE}.mpi_agent"]
+        agent = own if _CODE_ROOT.is_dir() else [_CODE_ROOT, f"{PACKAGE}.mpi_agent"]
         found["PRTE_MCA_plm_ssh_agent"] = " ".join([sys.executable, "-ES", *map(str, agent)])
-    if command[0] != PACKAGE:
-        return list(command), found
-    how = ["-c", _RUN_MODULE] if is_clone else []
-    program = [str(_CODE_ROOT), f"{PACKAGE}.{command[1]}", *command[2:]]
-    return [sys.executable, "-ES", *how, *program], found
-
-
-def working_folder() -> Path:
-    """Return the working directory of these programs."""
-    return _CODE_ROOT if _CODE_ROOT.is_dir() else _CODE_ROOT.parent
+    return command_of(*command[1:]) if command[0] == PACKAGE else list(command), found
 
 
 def start_supervisor(
@@ -74,8 +65,7 @@ def start_supervisor(
     """
     output = None if shows_output else subprocess.DEVNULL
     return subprocess.Popen(
-        [*before, *command_of("supervisor", task)],
-        cwd=working_folder(),
+        [*before, *command_of("supervisor", str(task))],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

@@ -69,7 +69,6 @@ class Task(NamedTuple):
     # after which this process ends; 0: it never does. None: the leader is on this machine.
     lease_secs: float | None
     rows: str  # file that grows once there is something to save by SIGUSR1; "": there never is
-    has_other_hosts: bool  # whether it is an mpirun that starts learners on other hosts, too
     restarts: int  # crashes in a row after which the process is restarted
     stall_secs: float  # seconds without a heartbeat before the process is killed; 0: no limit
     # Seconds between SIGUSR1 and SIGTERM, if there is something to save, or of an evaluator
@@ -77,6 +76,11 @@ class Task(NamedTuple):
     # [pid, start time] of a process that owns `folder`: if it ends first, this one is killed and
     # `folder` is removed. None: there is none.
     parent: tuple[int, int] | None = None
+
+    @property
+    def has_other_hosts(self) -> bool:
+        """Whether it is an mpirun that starts learners on other hosts, too."""
+        return PORTS_VARIABLE in self.environment
 
 
 def with_learner_hosts(command: Sequence[str], addresses: Sequence[str]) -> list[str]:

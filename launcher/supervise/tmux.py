@@ -24,9 +24,8 @@ _WINDOW_OPTIONS = (("remain-on-exit", "on"), ("automatic-rename", "off"), ("allo
 _SESSION_OPTION = "@impala_mm"  # option that marks a session as made by a run
 _PROGRAM = "launcher.supervise.window"  # part of the command of each window
 
-RunTmux = Callable[
-    ..., tuple[list[str], list[str]]
-]  # from arguments of tmux to (its output, its errors), as lines
+# From a server's socket and arguments of tmux to (its output, its errors), as lines.
+RunTmux = Callable[..., tuple[list[str], list[str]]]
 
 
 class TmuxError(Exception):
@@ -66,38 +65,33 @@ def why_unsafe(socket: str) -> str:
     return f"{folder} does not belong to this user alone: remove it, or set TMUX_TMPDIR=FOLDER"
 
 
-def tmux_program(socket: str) -> RunTmux:
-    """Return a function that calls the tmux server of this socket."""
-
-    def run_tmux(*arguments: str) -> tuple[list[str], list[str]]:
-        if why := why_unsafe(socket):
-            return [], [why]
-        try:
-            ran = subprocess.run(
-                ["tmux", "-S", socket, *arguments],
-                capture_output=True,
-                text=True,
-                errors="backslashreplace",
-                timeout=_SECONDS,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise TmuxError(str(error)) from None
-        return ran.stdout.splitlines(), ran.stderr.splitlines()
-
-    return run_tmux
+def run_program(socket: str, *arguments: str) -> tuple[list[str], list[str]]:
+    """Call the tmux server of this socket; return its output and its errors."""
+    try:
+        ran = subprocess.run(
+            ["tmux", "-S", socket, *arguments],
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise TmuxError(str(error)) from None
+    return ran.stdout.splitlines(), ran.stderr.splitlines()
 
 
 class Session:
     """The tmux session of a run, with a window for each process."""
 
-    def __init__(self, name: str, run_tmux: RunTmux):
-        self._name, self._run_tmux = name, run_tmux
+    def __init__(self, name: str, socket: str, run_tmux: RunTmux = run_program):
+        """Represent the session on the server of this socket, which `run_tmux` calls."""
+        self._name, self._socket, self._run_tmux = name, socket, run_tmux
 
     def exists(self) -> bool:
         """Return whether tmux has a session of this name."""
         is_installed = shutil.which("tmux") is not None
-        return is_installed and not self._run_tmux("has-session", "-t", f"={self._name}")[1]
+        return is_installed and not self._call("has-session", "-t", f"={self._name}")[1]
 
     def refuse_foreign(self) -> None:
         """Raise TmuxError if the session exists but was not made by a run."""
@@ -131,7 +125,7 @@ class Session:
     def close(self) -> None:
         """Close the session with all its windows, if it exists."""
         self.refuse_foreign()
-        self._run_tmux("kill-session", "-t", f"={self._name}")
+        self._call("kill-session", "-t", f"={self._name}")
 
     def living_windows(self) -> set[str]:
         """Return the names of the windows whose program is running. Raises TmuxError."""
@@ -148,7 +142,7 @@ class Session:
         """
         existing = set(self._list_windows("#{window_name}")) if self.exists() else set()
         for name in existing & set(folders):
-            program = programs.command_of("window", folders[name])
+            program = programs.command_of("window", str(folders[name]))
             self._run("respawn-window", "-k", "-t", f"={self._name}:={name}", *program)
         windows = iter([(name, path) for name, path in folders.items() if name not in existing])
         if not existing:
@@ -172,14 +166,18 @@ class Session:
         for option, value in _WINDOW_OPTIONS:
             target = f"={self._name}:={name}"
             options += [";", "set-option", "-w", "-t", target, option, value]
-        program = programs.command_of("window", path)
-        return ["-n", name, "-c", str(programs.working_folder()), *program], options
+        return ["-n", name, *programs.command_of("window", str(path))], options
 
     def _list_windows(self, what: str) -> list[str]:
         return self._run("list-windows", "-t", f"={self._name}:", "-F", what)
 
+    def _call(self, *arguments: str) -> tuple[list[str], list[str]]:
+        if why := why_unsafe(self._socket):
+            return [], [why]
+        return self._run_tmux(self._socket, *arguments)
+
     def _run(self, *arguments: str) -> list[str]:
-        printed, errors = self._run_tmux(*arguments)
+        printed, errors = self._call(*arguments)
         if errors:
             raise TmuxError(" ".join(errors))
         return printed

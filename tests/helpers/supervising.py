@@ -43,7 +43,6 @@ class Supervised:
             "log_max_mb": 1.0,
             "leader": "",
             "lease_secs": None,
-            "has_other_hosts": False,
             "rows": "",
             "restarts": 0,
             "stall_secs": 0.0,

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from launcher.hosts.hosts import libtmux_server
+from launcher.hosts.hosts import run_libtmux
 from launcher.supervise import tmux
 
 OTHER = 65534  # a user
@@ -48,7 +48,7 @@ def test_a_folder_of_others_is_not_used(folder, how):
     assert not tmux.default_socket()
 
 
-@pytest.mark.parametrize("program", [tmux.tmux_program, libtmux_server])
+@pytest.mark.parametrize("program", [tmux.run_program, run_libtmux])
 def test_a_server_in_a_folder_of_others_gets_nothing_from_us(folder, program):
     """The folder was the user's when the socket was recorded, and was removed later."""
     path = tmux.default_socket()
@@ -57,7 +57,7 @@ def test_a_server_in_a_folder_of_others_gets_nothing_from_us(folder, program):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
-        session = tmux.Session("impala", program(path))
+        session = tmux.Session("impala", path, program)
         assert not session.exists()
         with pytest.raises(tmux.TmuxError, match="does not belong to this user alone: remove it"):
             session.open_windows({"actor0": folder})
