@@ -145,7 +145,7 @@ def test_an_environments_own_observations_are_converted_and_bad_ones_refused(tmp
     for name, flags, sentence in (
         ("lake-v0", {"level_name": "CartPole-v1"}, "takes 2: name the level"),
         ("lake-v0", {"level_name": "Taxi-v3"}, "has masks of its actions"),
-        ("none-v0", {}, "none-v0 is not on this machine"),
+        ("none-v0", {}, "none-v0 cannot be read: Dataset none-v0 not found"),
     ):
         with pytest.raises(BadGames, match=sentence):
             minari_games.import_games(name, tmp_path / "no", **flags)
