@@ -3,6 +3,7 @@
 The policy and its level are chosen as by --mode=test (`evaluate`), and games are played as there.
 """
 
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,7 +96,7 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     # Other games than those that are there already.
     seed = seeds.of_recorded(config.seed, data.next_stream)
     environments = make_environments(level, num_envs, seed, **options)
-    try:
+    with contextlib.closing(data), contextlib.closing(environments):
         played = recording.record(
             policy,
             environments,
@@ -108,9 +109,6 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
             meanwhile=meanwhile,
             say=say,
         )
-    finally:
-        environments.close()
-        data.close()
     kept, complete = data.about, len(played.games) >= count
     say(
         f"{'' if complete else 'interrupted: '}{target} has {kept.contents}; "

@@ -41,10 +41,15 @@ def replace(target: Path) -> Iterator[Path]:
     work = target.with_name(f".{target.name}.writing")
     before = target.with_name(f".{target.name}.before")
     target.parent.mkdir(parents=True, exist_ok=True)
-    _remove(work)
-    if before.exists() and not target.exists():  # a process was killed between the last two renames
-        before.rename(target)
-    _remove(before)
+
+    def tidy() -> None:
+        """Keep the folder from before, if no new one has taken its place, and nothing else."""
+        _remove(work)
+        if before.exists() and not target.exists():
+            before.rename(target)
+        _remove(before)
+
+    tidy()  # a process may have been killed, also between the last two renames
     try:
         work.mkdir()
         yield work
@@ -52,10 +57,7 @@ def replace(target: Path) -> Iterator[Path]:
             target.rename(before)
         work.rename(target)
     finally:
-        _remove(work)
-        if before.exists() and not target.exists():
-            before.rename(target)
-        _remove(before)
+        tidy()
 
 
 def _remove(folder: Path) -> None:

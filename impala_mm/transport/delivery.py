@@ -167,44 +167,36 @@ class ChunkStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._messages: dict[Message, _MessageChunks] = {}
+        # The time of the last chunk of a message, and all of its chunks by (unroll, index).
+        self._messages: dict[Message, tuple[float, dict[tuple[int, int], bytes]]] = {}
 
     def put(self, message: Message, unroll: int, index: int, content: bytes) -> None:
         """Store chunk `index` of the message's unroll number `unroll`."""
         now = time.monotonic()
         with self._lock:
-            for old in [m for m, c in self._messages.items() if now - c.last > _KEPT_SECONDS]:
+            for old in [m for m, (at, _) in self._messages.items() if now - at > _KEPT_SECONDS]:
                 del self._messages[old]
             if message not in self._messages:
                 of_actor = [other for other in self._messages if other[0] == message[0]]
                 for oldest in of_actor[: 1 - _MOST_MESSAGES]:
                     del self._messages[oldest]
-            chunks = self._messages.setdefault(message, _MessageChunks())
-            chunks.last = now
-            chunks.content[unroll, index] = content
+            _, chunks = self._messages.get(message, (now, {}))
+            chunks[unroll, index] = content
+            self._messages[message] = now, chunks
 
     def count(self, message: Message) -> int:
         """Return how many chunks of a message have arrived."""
         with self._lock:
-            chunks = self._messages.get(message)
-            return len(chunks.content) if chunks else 0
+            return len(self._messages.get(message, (0.0, ()))[1])
 
     def take(self, message: Message) -> list[bytes]:
         """Return the message's unrolls, joined from their chunks, and forget the message."""
         with self._lock:
-            chunks = self._messages.pop(message, None)
+            _, chunks = self._messages.pop(message, (0.0, {}))
         unrolls: dict[int, list[bytes]] = {}
-        for (unroll, _), content in sorted(chunks.content.items() if chunks else []):
+        for (unroll, _), content in sorted(chunks.items()):
             unrolls.setdefault(unroll, []).append(content)
         return [b"".join(contents) for contents in unrolls.values()]
-
-
-class _MessageChunks:
-    """The chunks of one message."""
-
-    def __init__(self) -> None:
-        self.content: dict[tuple[int, int], bytes] = {}
-        self.last = time.monotonic()
 
 
 class UnrollReceiver:

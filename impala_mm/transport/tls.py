@@ -44,12 +44,10 @@ class Credentials(NamedTuple):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=self.authority)
-        file = os.memfd_create("certificate")  # a certificate can be loaded only from a file
-        try:
-            os.write(file, (self.learner if is_learner else self.actor).encode())
-            context.load_cert_chain(f"/proc/self/fd/{file}")
-        finally:
-            os.close(file)
+        # A certificate can be loaded only from a file.
+        with open(os.memfd_create("certificate"), "wb", buffering=0) as file:
+            file.write((self.learner if is_learner else self.actor).encode())
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
         if is_learner:
             context.num_tickets = 0  # sessions are not resumed
         return context
