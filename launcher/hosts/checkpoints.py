@@ -25,7 +25,7 @@ _MAX_BYTES = 1 << 24  # maximum bytes of an about.json
 
 
 class CheckpointInfo(NamedTuple):
-    """What a copy must know of a checkpoint, from its about.json."""
+    """The part of an about.json that a copy of its checkpoint needs."""
 
     files: dict[str, tuple[int, str]]  # by name: bytes, SHA-256
     episode_return: float | None = None
