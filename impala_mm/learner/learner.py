@@ -336,9 +336,8 @@ def root_message(error: BaseException) -> str:
     lines = str(error).splitlines()
     said = [line for line in lines if line and not line.startswith(noise)]
     said = [line for line in said if not any(words in line for words in several)]
-    roots = [
-        line.strip() for line in lines if line.startswith("  (0) ")
-    ]  # the first of several errors
+    # The first of several errors.
+    roots = [line.strip() for line in lines if line.startswith("  (0) ")]
     return (roots[:1] or said[-1:] or lines[:1] or [""])[0]
 
 

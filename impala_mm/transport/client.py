@@ -88,9 +88,8 @@ class Client:
         # identifies the learner process; after a restart it is a different one.
         self.nonce: int | None = None
         self.run: int | None = None  # number of the run, see `run_number`
-        self.learners: list[
-            str
-        ] = []  # addresses of all learners by rank, if it may redirect the actor
+        # Addresses of all learners by rank, if it may redirect the actor.
+        self.learners: list[str] = []
         self.version: int | None = None  # its policy version in its last reply
         self.environments = 0  # `NumberRange.bound` in its last reply
         self.next_learner: int | None = None  # rank of the learner to feed next; None: this one

@@ -172,9 +172,8 @@ class PhasedSource(BatchSource):
         self._offline: BatchSource | None = None
         self._left = 0  # batches of the offline source
         self._beside: BatchSource | None = None
-        self._from_actors: Batch | None = (
-            None  # the other source's batch, while recorded columns lack
-        )
+        # The other source's batch, while recorded columns lack.
+        self._from_actors: Batch | None = None
         self._columns: int | None = None  # of the other source's batches
 
     def begin(
