@@ -41,8 +41,9 @@ def main(argv: list[str]) -> None:
     # Imported after the check that there is no other package of this name.
     from launcher.commands import dispatch  # noqa: PLC0415
     from launcher.follow.console import discard_output  # noqa: PLC0415
-    from launcher.plan.request import Request, UserError  # noqa: PLC0415
+    from launcher.plan.request import Request  # noqa: PLC0415
     from launcher.plan.settings import LauncherConfig  # noqa: PLC0415
+    from launcher.supervise.errors import LauncherError  # noqa: PLC0415
 
     if "PYTHONPATH" in os.environ:  # processes of this machine may have another current folder
         entries = os.environ["PYTHONPATH"].split(os.pathsep)
@@ -61,7 +62,7 @@ def main(argv: list[str]) -> None:
     command = [sys.executable, os.path.abspath(__file__), *argv[1:]]
     try:
         code = dispatch.main(Request(launcher, config, given, command))
-    except UserError as error:
+    except LauncherError as error:
         flags.refuse(str(error))
     except KeyboardInterrupt:  # no process was started yet
         code = 130

@@ -185,7 +185,7 @@ def _run_on_all(run: PlannedRun, processes: Sequence[Process]) -> tuple[int, str
         return found
 
     learners, *others = processes
-    parallel.start_calls(run_on, others)
+    parallel.start_calls(run_on, others, len(others))  # all at once, since they wait for each other
     try:
         return run_on(learners)
     finally:  # those of the others would wait for another mpirun

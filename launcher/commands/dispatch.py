@@ -1,7 +1,7 @@
 """Selects the command of the frontend by its flags: start and follow a run, or one of the others.
 
 `run_experiment_mm_raw.py` calls `main` with the parsed flags. Errors that the user can fix are
-raised as `UserError`, whose message is printed without a traceback.
+raised as `LauncherError`, whose message is printed without a traceback.
 """
 
 import contextlib
@@ -15,10 +15,9 @@ from launcher.commands import apply, manage
 from launcher.commands.launch import launch
 from launcher.emit import EMITTERS, slurm
 from launcher.experiments.run import begin_array, run_experiment
-from launcher.follow import follow, names, remembered
+from launcher.follow import names, remembered
 from launcher.follow.console import say
-from launcher.hosts.remote_node import HostUnavailable, OperationFailed
-from launcher.plan import hosts_from, process_plan
+from launcher.plan import hosts_from
 from launcher.plan.request import (
     NUMBERS,
     Request,
@@ -28,15 +27,7 @@ from launcher.plan.request import (
     read_workers,
     refuse_passwords,
 )
-from launcher.plan.workers_csv import BadCsv
-from launcher.supervise import tmux
-from launcher.supervise.run_registry import (
-    InvalidRunName,
-    Run,
-    RunInUse,
-    UnreadableRecord,
-    UnwritableState,
-)
+from launcher.supervise.run_registry import Run
 
 
 def emit_script(run: Run, request: Request) -> int:
@@ -99,7 +90,7 @@ COMMANDS: dict[str, Callable[[Run, Request], int]] = {
 
 
 def main(request: Request) -> int:
-    """Run the command that the flags ask for, and return its exit code. Raises UserError."""
+    """Run the command that the flags ask for, and return its exit code. Raises LauncherError."""
     config = request.launcher
     asked = [name for name in COMMANDS if getattr(config, name)]
     if "control" in asked:  # a controller has the other flags of the command that leaves it
@@ -122,24 +113,10 @@ def main(request: Request) -> int:
             run = names.find(run.name, "tmux_sess" in request.given)
             request = remembered.use(run, request)
         return act(run, request)
-    except InvalidRunName as error:
-        raise UserError(f"--tmux_sess: {error}") from None
     except BrokenPipeError:
         raise
     except OSError as error:  # such as a full disk, or a folder without permissions
         what = f"{error.filename}: " if error.filename else ""
         raise UserError(f"{what}{error.strerror or error}") from None
-    except (
-        BadCsv,
-        UnreadableRecord,
-        UnwritableState,
-        RunInUse,
-        follow.NoAddresses,
-        OperationFailed,
-        HostUnavailable,
-        process_plan.PlanError,
-        tmux.TmuxError,
-        TooManyFiles,
-        CannotMake,
-    ) as error:
+    except (TooManyFiles, CannotMake) as error:
         raise UserError(str(error)) from None

@@ -25,6 +25,7 @@ from launcher.follow.followed_run import FollowedRun
 from launcher.follow.recovery import Recovery
 from launcher.hosts.mirror import mirror_folder
 from launcher.supervise.callbacks import Say
+from launcher.supervise.errors import LauncherError
 from launcher.supervise.log_tail import LogTail, for_terminal
 from launcher.supervise.process_state import ActorWatch, Failure, State
 from launcher.supervise.run_registry import Run, run_names
@@ -40,10 +41,6 @@ _OWN_PREFIX = re.compile(r"^(\[actor \d+\] |\d\d:\d\d:\d\d )")
 # Lines of the learners' supervisor about their end.
 _END_OF_LEARNERS = re.compile(r"\d\d:\d\d:\d\d (it .*; the run ends|-- learners: failed.* --)")
 KEYS_HINT = "`d` detaches; Ctrl-C saves and stops the run"
-
-
-class NoAddresses(Exception):
-    """An error: the learners have not reported their addresses in time."""
 
 
 class Follower:
@@ -100,7 +97,8 @@ class Follower:
     def wait_for_learners(self) -> list[str]:
         """Wait until the learners have reported their addresses, and return these.
 
-        The result is empty if the learners ended first, or Ctrl-C was pressed. Raises NoAddresses.
+        The result is empty if the learners ended first, or Ctrl-C was pressed. Raises LauncherError
+        if they have not reported them in time.
         """
         began = time.monotonic()
         next_message = _WAITING_SECONDS
@@ -113,7 +111,7 @@ class Follower:
             waited = time.monotonic() - began
             what = "the learners to report the ports that they have chosen"
             if waited > _ADDRESSES_SECONDS:
-                raise NoAddresses(
+                raise LauncherError(
                     f"gave up waiting for {what} after {waited:.0f} s: their log may say why "
                     f"({learners.log}); with tf_port in the CSV, actors start at once"
                 )

@@ -7,7 +7,6 @@ every file matches its about.json. When the learners remove an old checkpoint, i
 too if it was downloaded, but never the best one or a milestone.
 """
 
-import json
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 from launcher.hosts.copy import FilePart, FolderCopy, OfferedFile, TransferResult, partial_path
 from launcher.hosts.remote_files import FileStore
-from launcher.supervise.json_files import read_json
+from launcher.supervise.json_files import from_json, parse_object, read_json
 
 _CHECKPOINTS = "checkpoints"
 # Begins the name of an empty file beside checkpoints that took the place of all that a run had.
@@ -26,11 +25,16 @@ _MAX_BYTES = 1 << 24  # maximum bytes of an about.json
 
 
 class CheckpointInfo(NamedTuple):
-    """The description of a checkpoint, from its about.json."""
+    """The part of an about.json that a copy of its checkpoint needs."""
 
-    files: dict[str, list[Any]]  # by name: [bytes, SHA-256]
-    mean_return: float  # minus infinity if it is not known
-    milestone: bool
+    files: dict[str, tuple[int, str]]  # by name: bytes, SHA-256
+    episode_return: float | None = None
+    milestone: bool = False
+
+    @property
+    def mean_return(self) -> float:
+        """The mean return; minus infinity if it is not known."""
+        return -math.inf if self.episode_return is None else self.episode_return
 
 
 def split_offers(
@@ -74,19 +78,6 @@ def are_taken(store: FileStore, folder: str, local_folder: Path) -> bool:
     return bool(marks - store.list_files(folder).keys())
 
 
-def parse_about(content: Any) -> CheckpointInfo | None:
-    """Parse the content of an about.json; return None if it has another format."""
-    try:
-        merit = content["episode_return"]
-        return CheckpointInfo(
-            files={str(n): [int(size), str(sha)] for n, (size, sha) in content["files"].items()},
-            mean_return=-math.inf if merit is None else float(merit),
-            milestone=bool(content.get("milestone")),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-        return None
-
-
 def find_superfluous(
     kept: Mapping[str, CheckpointInfo], remote_names: Collection[str], transferred: Collection[str]
 ) -> list[str]:
@@ -110,7 +101,7 @@ def prune_checkpoints(
     """Remove superfluous checkpoints (see `find_superfluous`) from a copy on this machine."""
     folder = Path(copy.folder) / _CHECKPOINTS
     infos = {
-        path.parent.name: parse_about(read_json(path))
+        path.parent.name: from_json(CheckpointInfo, read_json(path))
         for path in folder.glob(f"[0-9]*/{_ABOUT_FILE}")
     }
     complete = {name: saved for name, saved in infos.items() if saved and name.isdigit()}
@@ -162,7 +153,7 @@ class _CheckpointCopy:
         """Copy the checkpoint if it is complete at the source; count it in `result`."""
         state = self._copy.state
         content = b"".join(self._source.read([_read_request(offers[_ABOUT_FILE])]))
-        info = parse_about(_parse_json(content))
+        info = from_json(CheckpointInfo, parse_object(content))
         if info is None or not _is_complete(info, offers):  # perhaps it is being removed
             result.changed.append(f"{_CHECKPOINTS}/{self._name}")
             return
@@ -252,10 +243,3 @@ def _digest_request(offer: OfferedFile) -> list[Any]:
 def _read_request(offer: OfferedFile) -> list[Any]:
     """Return the request of a file's content, in the format of `FileStore.read`."""
     return [offer.path, offer.info[2], 0, min(offer.info[0], _MAX_BYTES)]
-
-
-def _parse_json(content: bytes) -> Any:
-    try:
-        return json.loads(content)
-    except ValueError:
-        return None

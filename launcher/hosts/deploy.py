@@ -118,7 +118,7 @@ def deploy_project(
     """Deploy the project; return the reason by host id for each host that failed.
 
     `sources` are files of the user's modules, which are copied into the project's folder, by name.
-    Hosts that cannot be reached are skipped. Raise OperationFailed if --wheelhouse is no folder or
+    Hosts that cannot be reached are skipped. Raise LauncherError if --wheelhouse is no folder or
     lacks packages, or if the user's files cannot be copied.
     """
     wheels = FileSet({}, {}, {})
@@ -166,10 +166,7 @@ class Deployment:
     ):
         self._hosts, self._config = hosts, config
         files = project_files.list_project_files()
-        try:
-            added = project_files.choose_added(files, sources)
-        except project_files.Unsuitable as error:
-            raise OperationFailed(str(error)) from None
+        added = project_files.choose_added(files, sources)
         self._project, self._wheels = FileSet.of(files | added), wheels
         if tops := sorted({name.partition("/")[0] for name in added}):
             progress.note(f"your modules are copied into the project's folder: {', '.join(tops)}")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from launcher.plan import project
 from launcher.supervise.deployed_files import MANIFEST, digest
+from launcher.supervise.errors import LauncherError
 
 # Never copied, even if git tracks them: each host makes its own, or they are private.
 _EXCLUDED = (
@@ -37,10 +38,6 @@ class FileSet(NamedTuple):
         """Read the files."""
         states = {name: path.lstat() for name, path in paths.items()}
         return cls(paths, states, {name: digest(path) for name, path in paths.items()})
-
-
-class Unsuitable(Exception):
-    """Files cannot be copied to hosts; the message says which and why."""
 
 
 def list_project_files() -> dict[str, Path]:
@@ -73,8 +70,8 @@ def list_clone(root: Path) -> dict[str, Path]:
 def choose_added(files: Mapping[str, Path], added: Mapping[str, Path]) -> dict[str, Path]:
     """Return those of the user's `added` files that are not among the project's `files`.
 
-    Raise Unsuitable if one of them has the name of another file of the project, or if together they
-    are too large.
+    Raise LauncherError if one of them has the name of another file of the project, or if together
+    they are too large.
     """
     root = project.ROOT.resolve()
     tops = {name.partition("/")[0] for name in files}
@@ -87,11 +84,13 @@ def choose_added(files: Mapping[str, Path], added: Mapping[str, Path]) -> dict[s
     for name, path in new.items():
         taken = root not in path.resolve().parents and name.partition("/")[0] in tops
         if name in files or taken:
-            raise Unsuitable(f"{path} cannot be copied to hosts as {name}, which the project has")
+            raise LauncherError(
+                f"{path} cannot be copied to hosts as {name}, which the project has"
+            )
     size = sum(path.stat().st_size for path in new.values())
     if size > _MAX_ADDED:
         largest = max(new.values(), key=lambda path: path.stat().st_size)
-        raise Unsuitable(
+        raise LauncherError(
             f"your modules have {size / 1e6:,.0f} MB of files, and --deploy copies at most "
             f"{_MAX_ADDED / 1e6:,.0f} MB: move data such as {largest} out of their folders"
         )

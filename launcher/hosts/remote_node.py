@@ -19,6 +19,7 @@ from launcher.hosts.ssh_config import HostUnavailable, Route, Settings, Target, 
 from launcher.plan import project
 from launcher.supervise.agent_main import READY_LINE
 from launcher.supervise.callbacks import OnLine
+from launcher.supervise.errors import LauncherError
 
 if TYPE_CHECKING:
     from paramiko import Channel
@@ -31,7 +32,7 @@ _PING_SECONDS = 2.0
 _PAUSE_SECONDS = 15.0  # maximum pause between two attempts to reconnect
 
 
-class OperationFailed(Exception):
+class OperationFailed(LauncherError):
     """A host could not do what it was asked to; the message is the host's."""
 
 

@@ -13,6 +13,8 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.supervise.errors import LauncherError
+
 _SECONDS = 10.0  # for a TCP connection if ConnectTimeout is not set, and for `ssh -G`
 _CONFIG_FILES = ("~/.ssh/config", "/etc/ssh/ssh_config")
 # OpenSSH's own, for a machine that has neither `ssh` nor a configuration.
@@ -27,7 +29,7 @@ _HIDDEN = "***"
 ConfigValues = dict[str, list[str]]  # the values for one host, by lower-case keyword
 
 
-class HostUnavailable(Exception):
+class HostUnavailable(LauncherError):
     """A host cannot be reached; the message names it, the cause and the remedy in one sentence."""
 
 

@@ -17,6 +17,7 @@ from launcher.plan.host_environment import Installation, InstallationOf
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker
 from launcher.supervise import mpirun
+from launcher.supervise.errors import LauncherError
 from launcher.supervise.mpi_agent import FIRST_PORT, TOKEN_VARIABLE
 from launcher.supervise.programs import PACKAGE
 from launcher.supervise.task import ACTORS_VARIABLE, LEARNERS, PORTS_VARIABLE, START_VARIABLE
@@ -27,7 +28,7 @@ _TCP_KEEPALIVE = {"time": "30", "intvl": "10", "probes": "3"}
 _USUAL_PORTS = range(FIRST_PORT, FIRST_PORT + 1000)
 
 
-class PlanError(Exception):
+class PlanError(LauncherError):
     """An error: a process cannot be started as requested; its message says why."""
 
 

@@ -16,6 +16,7 @@ from launcher.plan import hosts_from, project
 from launcher.plan.process_plan import is_secret
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import ANY_LEARNER, Worker, read
+from launcher.supervise.errors import LauncherError
 
 _EXAMPLE = project.path_of("workers.csv.example")
 
@@ -24,7 +25,7 @@ _EXAMPLE = project.path_of("workers.csv.example")
 NUMBERS = ("num_learners", "num_actors")
 
 
-class UserError(Exception):
+class UserError(LauncherError):
     """An error that the user has to fix; its message says how."""
 
 

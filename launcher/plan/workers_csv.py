@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from impala_mm.config.messages import describe_character, escape, quote
+from launcher.supervise.errors import LauncherError
 
 JOBS = ("learner", "actor", "evaluator", "ps")
 ANY_LEARNER = -1  # the row of an actor names no learner: actors take the learners in turn
 _NO_GPU = ("", "-1", "NoDevFiles")  # values of cuda_visible_devices that name no GPU
 
 
-class BadCsv(Exception):
+class BadCsv(LauncherError):
     """An error in a CSV; its message has a line for each mistake."""
 
 

@@ -17,16 +17,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from launcher.supervise.errors import LauncherError
 from launcher.supervise.local_node import LocalNode
 from launcher.supervise.machine_probe import MachineProbe
-from launcher.supervise.run_registry import (
-    InvalidRunName,
-    Run,
-    RunInUse,
-    UnreadableRecord,
-    remote_runs_folder,
-)
-from launcher.supervise.tmux import TmuxError
+from launcher.supervise.run_registry import Run, remote_runs_folder
 
 READY_LINE = "impala_mm is here"  # its first line; before it, the login may print anything
 _CHECK_SECONDS = 0.5  # seconds between two looks for changes
@@ -135,7 +129,7 @@ class Agent:
         except OSError as error:
             sentence = f"{error.filename}: {error.strerror}" if error.filename else str(error)
             self.send({"id": number, "error": sentence})
-        except (RunInUse, UnreadableRecord, InvalidRunName, TmuxError) as error:
+        except LauncherError as error:
             self.send({"id": number, "error": str(error)})
         except Exception as error:  # a bug: its type helps to find it
             self.send({"id": number, "error": f"{type(error).__name__}: {error}"})

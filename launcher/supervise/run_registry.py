@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.supervise import file_lock, procfs
+from launcher.supervise.errors import LauncherError
 from launcher.supervise.json_files import ParsedFile, from_json, private, read_text, write_json
 from launcher.supervise.leftovers import remove_shared_parameters
 from launcher.supervise.process_state import State, parse_state, read_state
@@ -45,19 +46,11 @@ _REMOVALS = 10  # attempts to remove a run's state folder
 _KILLED_SECONDS = 5.0  # seconds within which a process that was sent SIGKILL has ended
 
 
-class InvalidRunName(Exception):
-    """An error: a run cannot have this name."""
-
-
-class RunInUse(Exception):
+class RunInUse(LauncherError):
     """An error: a run of this name is running; its message says what to do."""
 
 
-class UnwritableState(Exception):
-    """An error: the user's runs cannot be recorded; its message says what to do."""
-
-
-class UnreadableRecord(Exception):
+class UnreadableRecord(LauncherError):
     """An error: a run's record cannot be read; its message says what to do."""
 
 
@@ -141,10 +134,12 @@ class Run:
     def __init__(self, name: str, folder: Path | None = None):
         """Represent the run `name`; `folder` holds all runs, by default those of this user.
 
-        Raises InvalidRunName if a user may not choose the name.
+        Raises LauncherError if a user may not choose the name.
         """
         if not folder and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-            raise InvalidRunName(f"{name!r} is not a valid name: use letters, digits, - and _")
+            raise LauncherError(
+                f"--tmux_sess: {name!r} is not a valid name: use letters, digits, - and _"
+            )
         self.name = name
         self.folder = (folder or runs_folder()) / name
         self._record = ParsedFile(self.folder / "run.json", _parse_record)
@@ -369,13 +364,13 @@ def _parse_record(content: dict[str, Any]) -> Record | None:
 
 
 def check_runs_folder() -> None:
-    """Create the folder of all runs, and a file in it for a moment. Raises UnwritableState."""
+    """Create the folder of all runs, and a file in it for a moment. Raises LauncherError."""
     folder = runs_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise UnwritableState(
+        raise LauncherError(
             f"{folder} cannot be written ({error.strerror}), but runs are recorded in it: set "
             f"XDG_STATE_HOME=FOLDER to record them in another folder"
         ) from None

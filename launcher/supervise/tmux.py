@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from launcher.supervise import programs
+from launcher.supervise.errors import LauncherError
 
 _BATCH = 20  # windows that one call of tmux opens
 _END_SECONDS = 3.0  # seconds that windows may take to notice that processes have ended
@@ -28,7 +29,7 @@ _PROGRAM = "launcher.supervise.window"  # part of the command of each window
 RunTmux = Callable[..., tuple[list[str], list[str]]]
 
 
-class TmuxError(Exception):
+class TmuxError(LauncherError):
     """An error of tmux; the message says what failed."""
 
 

@@ -14,9 +14,9 @@ from launcher.checks.preflight import show_findings
 from launcher.follow import status
 from launcher.follow.console import say
 from launcher.follow.follow import failure_message
+from launcher.supervise.errors import LauncherError
 from launcher.supervise.procfs import start_time
 from launcher.supervise.run_registry import (
-    InvalidRunName,
     Record,
     Run,
     RunInUse,
@@ -260,7 +260,7 @@ def test_the_state_of_a_run_is_private_to_its_owner(run, tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "a.b", "a:b", "x" * 65])
 def test_names_that_folders_and_tmux_could_not_have_are_refused(name):
-    with pytest.raises(InvalidRunName, match="is not a valid name"):
+    with pytest.raises(LauncherError, match="is not a valid name"):
         Run(name)
 
 

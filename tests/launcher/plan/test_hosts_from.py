@@ -13,6 +13,7 @@ from launcher.plan import hosts_from
 from launcher.plan.request import Request, UserError, read_workers
 from launcher.plan.settings import LauncherConfig
 from launcher.plan.workers_csv import read
+from launcher.supervise.errors import LauncherError
 
 _SKY = {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n10.0.0.3", "SKYPILOT_NODE_RANK": "0"}
 _DSTACK = {"DSTACK_NODES_IPS": "10.0.0.1\n10.0.0.2", "DSTACK_NODE_RANK": "1"}
@@ -101,7 +102,7 @@ def test_what_the_environment_lacks_is_one_sentence(environment, why, monkeypatc
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     request = Request(LauncherConfig(hosts_from="environment", dry_run=True))
-    with pytest.raises(UserError, match=r".") as failed:
+    with pytest.raises(LauncherError, match=r".") as failed:
         dispatch.main(request)
     assert why in str(failed.value)
     assert "\n" not in str(failed.value)
