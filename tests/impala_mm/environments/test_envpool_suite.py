@@ -6,6 +6,7 @@ import importlib.util
 import numpy as np
 import pytest
 
+from impala_mm.environments import envpool_suite
 from impala_mm.environments.make import find_level, level_spec, make_environments
 from impala_mm.environments.texts import read_text
 from impala_mm.environments.types import BadLevel
@@ -38,10 +39,28 @@ def test_what_cannot_be_played_is_refused(level, options, sentence):
 
 
 @needs_envpool
-def test_versions_that_return_wrong_values_with_this_numpy_are_refused(monkeypatch):
-    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.8.4")
-    with pytest.raises(BadLevel, match=r"envpool 0.8.4 returns wrong values with NumPy 2"):
-        find_level("envpool:Pong-v5")
+def test_values_that_are_wrong_with_this_numpy_are_seen_at_the_start(monkeypatch):
+    real = envpool_suite._make
+
+    def broken(*arguments, **settings):
+        """Return a pool as of envpool 0.8 with NumPy 2: each array is its first number."""
+        pool = real(*arguments, **settings)
+        step, reset = pool.step, pool.reset
+        one = lambda array: np.full_like(array, array.flat[0])  # noqa: E731
+        pool.reset = lambda **given: (one(reset(**given)[0]), {})
+        pool.step = lambda actions: (one(step(actions)[0]), *step(actions)[1:])
+        return pool
+
+    version = importlib.metadata.version("envpool")
+    other_seed = lambda *given, **settings: real(*given, **settings | {"seed": 1})  # noqa: E731
+    for wrong in (broken, other_seed):
+        envpool_suite._wrong_values.cache_clear()
+        monkeypatch.setattr(envpool_suite, "_make", wrong)
+        try:
+            with pytest.raises(BadLevel, match=rf"envpool {version} does not fit .* CartPoles"):
+                find_level("envpool:Pong-v5")
+        finally:
+            envpool_suite._wrong_values.cache_clear()
 
 
 @needs_envpool
