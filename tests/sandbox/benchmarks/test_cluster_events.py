@@ -69,7 +69,7 @@ def test_the_fit_finds_the_costs_of_made_up_rows():
             "learners": n,
             "bytes": b,
             "cores": 2,
-            "seconds": AllReduce(2e-3, 5e-4, 1.5e-9).seconds(b, n, n),
+            "seconds": AllReduce(2e-3, 5e-4, 1.5e-9 * n / 2).seconds(b, n, n),
         }
         for n in (2, 4, 8)
         for b in (4, 1_700_000, 27_200_000)
