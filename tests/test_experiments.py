@@ -33,7 +33,7 @@ actors = 1
 
 MEMBERS = """
 level_name = "catch"
-total_environment_frames = 4e5
+total_environment_frames = 1e6
 learning_rate_schedule = "constant"
 save_checkpoint_secs = 2
 [axes]
