@@ -26,9 +26,10 @@ PACKAGE = "launcher.supervise"  # first word of a command for `complete`
 # The project's clone, or the archive of this package.
 _CODE_ROOT = Path(__file__).resolve().parents[2]
 _LOGIND_SECONDS = 5.0  # timeout for an answer of systemd
-# Runs a module of the folder that is named first, as the archive runs its own, from any folder.
+# Runs a module of the folder that is named first, as the archive runs its own, from any folder. The
+# working directory may have modules with names of Python's own: nothing is imported from there.
 _RUN_MODULE = (
-    "import runpy, sys; sys.path[0] = sys.argv.pop(1); "
+    "import sys; sys.path[0] = sys.argv.pop(1); import runpy; "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
 

@@ -13,6 +13,7 @@ from processes import ROOT, wait
 
 from launcher.supervise.json_files import read_json, write_json
 from launcher.supervise.procfs import is_alive
+from launcher.supervise.programs import command_of
 from launcher.supervise.task import Task
 
 
@@ -50,14 +51,13 @@ class Supervised:
         }
         # The program of the supervisor; a test's own begins with what it changes.
         own = changes.pop("program", None)
-        program = ["-c", own] if own else ["-ES", "-m", "launcher.supervise.supervisor"]
         self.folder.mkdir(exist_ok=True)
         task = self.folder / "task.json"
         write_json(task, Task(**settings | changes)._asdict())
         self._shown = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, *program, task],
-            cwd=ROOT,
+            [sys.executable, "-c", own, task] if own else command_of("supervisor", str(task)),
+            cwd=ROOT if own else None,
             stdin=subprocess.DEVNULL,
             stdout=self._shown,
             stderr=subprocess.STDOUT,

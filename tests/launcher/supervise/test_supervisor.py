@@ -52,6 +52,15 @@ def test_what_it_prints_is_logged_and_its_end_is_the_runs(supervise, tmp_path):
     assert not (told.folder / "task.json").exists(), "it held an environment"
 
 
+def test_modules_of_the_folder_where_a_user_stands_are_none_of_its_own(
+    supervise, tmp_path, monkeypatch
+):
+    (mine := tmp_path / "mine").mkdir()
+    (mine / "types.py").write_text("raise SystemExit('mine')")
+    monkeypatch.chdir(mine)
+    assert supervise(["true"]).wait() == 0
+
+
 def test_a_clock_that_is_set_meanwhile_does_not_change_how_long_a_process_has_run(supervise):
     jumping = (
         "import sys, time; from pathlib import Path; from launcher.supervise import supervisor;"
