@@ -127,6 +127,11 @@ def small(style: Style) -> Parts:
     return Conv([Layer(16, 3, 1), Layer(32, 3, 2)], 128, "SAME", style), None
 
 
+def board(style: Style) -> Parts:
+    """Return a network for boards, on which a pattern means the same at each place."""
+    return Conv([Layer(32, 4, 1), Layer(32, 3, 1)], 128, "SAME", style), None
+
+
 def resnet(style: Style) -> Parts:
     """Return the deep network of IMPALA's paper, without its memory."""
     return ResNet(style), None

@@ -30,6 +30,7 @@ NETWORKS: Registry[Callable[..., tuple[Any, Any]]] = Registry(
         "SmallConvLSTMAgent": "nets.agents:small_lstm",
         "SmallConvGRUAgent": "nets.agents:small_gru",
         "SmallConvGTrXLAgent": "nets.agents:small_gtrxl",
+        "BoardAgent": "nets.agents:board",
         "MLPAgent": "nets.agents:mlp",
         "MLPLSTMAgent": "nets.agents:mlp_lstm",
         "MLPGRUAgent": "nets.agents:mlp_gru",

@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 
 import ale_py
 import numpy as np
-import tensorflow as tf
 from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 
@@ -138,6 +137,9 @@ class AtariLevel(Level):
 
     def spec(self) -> EnvironmentSpec:
         """Return the spec, for which nothing is emulated."""
+        # Not needed to find a level, which a run's first process does without it.
+        import tensorflow as tf  # noqa: PLC0415
+
         game = self.game
         return EnvironmentSpec(
             self.name,

@@ -262,8 +262,15 @@ def test_an_environment_that_is_not_made_in_time_can_clean_up(tmp_path, monkeypa
     assert not file.exists()
 
 
-def test_the_check_does_not_load_tensorflow_which_takes_longer_than_itself():
-    code = "import sys; import impala_mm.environments.check; sys.exit('tensorflow' in sys.modules)"
+@pytest.mark.parametrize("name", ["CartPole-v1", "ALE/Pong-v5", "catch"])
+def test_the_check_does_not_load_tensorflow_which_takes_longer_than_itself(name):
+    if name.startswith("ALE"):
+        pytest.importorskip("ale_py")
+    code = (
+        "import sys, time; from impala_mm.environments import check, types; "
+        f"check.LevelCheck('{name}', types.Options(), print, print).run(time.monotonic() + 60); "
+        "sys.exit('tensorflow' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
