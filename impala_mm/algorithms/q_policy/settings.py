@@ -49,6 +49,8 @@ class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
     learning_rate_schedule: str = default(Config, "learning_rate_schedule", "constant")
     mlp_sizes: str = default(Config, "mlp_sizes", "256,256")
     activation: str = default(Config, "activation", "relu")
+    # An optimizer step takes some milliseconds, and two or three exchanges.
+    cycle_ms: float = default(Config, "cycle_ms", 0.1)
 
     critic_rate: float = flag(
         0.001, group=_GROUP, learner_only=True, least=0,

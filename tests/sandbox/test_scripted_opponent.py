@@ -1,0 +1,50 @@
+"""The opponent of Connect Four that takes its wins, beside a search of the board cell by cell."""
+
+import itertools
+
+import numpy as np
+
+from sandbox.scripted_opponent import take_wins
+
+
+def _has_line(pieces):
+    """Return whether a board [6, 7] of one player's pieces has four in a line."""
+    return any(
+        all(
+            0 <= row + i * down < 6 and 0 <= column + i * right < 7
+            and pieces[row + i * down, column + i * right]
+            for i in range(4)
+        )
+        for row, column in itertools.product(range(6), range(7))
+        for down, right in ((0, 1), (1, 0), (1, 1), (1, -1))
+    )  # fmt: skip
+
+
+def _drop(board, column, player):
+    after = board.copy()
+    after[np.flatnonzero(board[:, column] == 0)[-1], column] = player
+    return after
+
+
+def test_it_takes_wins_and_otherwise_any_free_column():
+    random, boards, expected = np.random.default_rng(0), [], []
+    won = 0
+    for _ in range(60):
+        board, player = np.zeros([6, 7], int), 1
+        for _ in range(random.integers(5, 40)):
+            free = [c for c in range(7) if board[0, c] == 0]
+            if not free:
+                break
+            wins = [c for c in free if _has_line(_drop(board, c, player) == player)]
+            boards.append(np.stack([board == player, board == 3 - player], -1))
+            expected.append(np.isin(range(7), wins or free))
+            won += bool(wins)
+            others = [c for c in free if c not in wins]
+            if not others:
+                break
+            board, player = _drop(board, random.choice(others), player), 3 - player
+    found = take_wins(np.array(boards, np.float32))
+    assert won > 100
+    np.testing.assert_array_equal(found > 0, expected)
+    np.testing.assert_allclose(found.sum(1), 1)
+    assert all(len(set(row[row > 0])) == 1 for row in found), "all are equally likely"
