@@ -1,10 +1,4 @@
-"""Connect Four: an opponent that is a rule, and games that begin with random moves.
-
---opponents=self:0.3,past:0.2,sandbox.connect_four:take_wins:0.5
---env_wrappers=sandbox.connect_four:RandomOpening
-"""
-
-from typing import Any
+"""A rule for Connect Four: `--opponents=self:0.3,past:0.2,sandbox.connect_four:take_wins:0.5`."""
 
 import numpy as np
 
@@ -34,25 +28,3 @@ def take_wins(observations: np.ndarray) -> np.ndarray:
     wins = chosen * after[..., _LINES].all(-1).any(-1)
     chosen = np.where(wins.any(1, keepdims=True), wins, chosen)
     return chosen / chosen.sum(1, keepdims=True)
-
-
-class RandomOpening:
-    """A game of turns in which up to `most` random moves, which do not end it, come first."""
-
-    def __init__(self, env: Any, most: int = 20):
-        """Wrap an environment of PettingZoo that shows masks in its observations."""
-        self.env, self._most, self._random = env, most, np.random.default_rng()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.env, name)
-
-    def reset(self, seed: int | None = None, options: dict | None = None) -> None:
-        """Begin a game."""
-        if seed is not None:
-            self._random = np.random.default_rng(seed)
-        self.env.reset(seed=seed, options=options)
-        for _ in range(self._random.integers(self._most + 1)):
-            free = np.flatnonzero(self.env.last()[0]["action_mask"])
-            self.env.step(self._random.choice(free))
-            if any(self.env.terminations.values()):
-                self.env.reset(options=options)

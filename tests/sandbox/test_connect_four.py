@@ -1,10 +1,10 @@
-"""The opponent of Connect Four beside a search of the board cell by cell, and random openings."""
+"""The opponent of Connect Four beside a search of the board, cell by cell."""
 
 import itertools
 
 import numpy as np
 
-from sandbox.connect_four import RandomOpening, take_wins
+from sandbox.connect_four import take_wins
 
 
 def _has_line(pieces):
@@ -48,29 +48,3 @@ def test_it_takes_wins_and_otherwise_any_free_column():
     np.testing.assert_array_equal(found > 0, expected)
     np.testing.assert_allclose(found.sum(1), 1)
     assert all(len(set(row[row > 0])) == 1 for row in found), "all are equally likely"
-
-
-class _Race:
-    """A game of two agents in turn: action 1 is forbidden, 2 moves on, 0 ends it."""
-
-    def reset(self, seed=None, options=None):
-        self.moves, self.terminations = 0, {"a": False, "b": False}
-
-    def last(self):
-        return {"observation": self.moves, "action_mask": [1, 0, 1]}, 0, False, False, {}
-
-    def step(self, action):
-        assert action != 1, "it is forbidden"
-        self.moves += 1
-        self.terminations = dict.fromkeys("ab", action == 0)
-
-
-def test_games_begin_with_random_moves_that_do_not_end_them():
-    game, begun = RandomOpening(_Race(), most=6), []
-    for seed in range(200):
-        game.reset(seed=seed)
-        assert not any(game.terminations.values())
-        begun.append(game.moves)
-    assert {0, 1, 2, 3} <= set(begun) <= set(range(7))
-    game.reset(seed=5)
-    assert game.moves == begun[5], "the seed draws them"
