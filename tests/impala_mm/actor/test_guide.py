@@ -58,7 +58,7 @@ def _is_teachers(entries):
 
 
 def test_a_teacher_that_acts_all_the_time_plays_perfectly_and_its_policy_is_recorded():
-    entries, returns = _played(_student(guide_steps=10_000), unrolls=4)
+    entries, returns = _played(_student(guide_steps=10**8), unrolls=4)
     assert len(returns) > 5
     steps = ~entries.first[1:]
     taken = np.take_along_axis(entries.extras[1:], entries.action[1:, :, None], -1)[..., 0]
