@@ -130,13 +130,13 @@ def test_mpo_swings_the_pendulum_up_within_16_000_steps(tmp_path):
 
 @needs_horovod
 def test_pqn_learns_cartpole_on_two_learners(tmp_path):
-    """A random policy has a mean return of 22. PQN forgets at times, and what it saves as well."""
+    """A random policy has a mean return of 22. PQN forgets at times, so it is tested at 300."""
     flags = ("--algorithm=pqn", "--level_name=CartPole-v1", *TWO, "--batch_size=8")
-    printed = _train(tmp_path, *flags, "--total_environment_frames=500000", "--stop_at_return=200")
-    assert "the mean return reached 200" in printed
+    printed = _train(tmp_path, *flags, "--total_environment_frames=500000", "--stop_at_return=300")
+    assert "the mean return reached 300" in printed
     last = read_rows(tmp_path)[-1]
     assert (last["sync_checks"] > 2, last["sync_repairs"]) == (True, 0)
-    assert _tested(tmp_path) > 75
+    assert _tested(tmp_path) > 150
 
 
 def test_r2d2_remembers_the_sign_of_the_t_maze(tmp_path):
