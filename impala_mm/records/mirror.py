@@ -35,8 +35,8 @@ _UNFINISHED = {"saving", "copying"}  # folders that are being written
 _State = tuple[int, int]  # of a file that was uploaded: bytes, and nanoseconds of its change
 
 
-class _Taken(Exception):
-    """Another process writes to the mirror."""
+class _NoLongerOurs(Exception):
+    """The mirror is another process's, or the folder another run's."""
 
 
 def open_store(url: str) -> tuple[Any, str]:
@@ -173,11 +173,8 @@ class Mirror:
             try:
                 self._upload(is_last)
                 failure = ""
-            except _Taken:
-                self._say(
-                    f"error: another process has begun to write to {self._url}: this one writes to "
-                    f"it no more"
-                )
+            except _NoLongerOurs as error:
+                self._say(f"error: {error}: nothing more is written to {self._url}")
                 return
             except Exception as error:  # each store has exceptions of its own
                 failure = describe_error(error)
@@ -205,11 +202,13 @@ class Mirror:
     def _upload(self, is_last: bool) -> None:
         """Upload what has changed: starts and the run's saves first."""
         folder, starts = self._folder, self._local_starts()
+        if not starts.startswith(self._starts):
+            raise _NoLongerOurs(f"{folder} was removed or is another run's")
         if not starts:  # this start may yet be refused
             return
         # Our own, if a write has succeeded and its answer was lost.
         if self._read(_STARTS) not in (self._starts, starts):
-            raise _Taken
+            raise _NoLongerOurs("another process has begun to write there")
         if starts != self._starts:
             self._store.pipe_file(self._path(_STARTS), starts)
             self._starts = starts

@@ -239,9 +239,26 @@ def test_a_process_that_was_replaced_writes_no_more(tmp_path, monkeypatch):
     until(lambda: said)
     old.end()
     assert len(said) == 1
-    assert f"another process has begun to write to {URL}" in said[0]
+    assert "another process has begun to write there" in said[0]
+    assert URL in said[0]
     _begin(tmp_path / "third")[0].end()
     assert _updates(tmp_path / "third") == [1, 2]
+
+
+def test_a_folder_that_is_replaced_by_another_run_changes_nothing_in_the_store(tmp_path):
+    folder = tmp_path / "run"
+    copy, said = _begin(folder)
+    _start(folder)
+    _save(folder, 1)
+    until(lambda: f"{URL}/metrics.jsonl" in Unreliable.store)  # after the checkpoint
+    before = {name: file.getvalue() for name, file in Unreliable.store.items()}
+    folder.rename(tmp_path / "elsewhere")
+    folder.mkdir()
+    (folder / "starts.jsonl").write_text('{"number": 0, "folder": "another run"}\n')
+    _save(folder, 7)
+    copy.end()
+    assert {name: file.getvalue() for name, file in Unreliable.store.items()} == before
+    assert "is another run's" in said[-1]
 
 
 def test_mirrors_that_are_refused(tmp_path, capsys):
