@@ -55,9 +55,9 @@ def connected(
     hosts = Hosts(run.name, connect.targets_of(record, csv), request.settings)
     hosts.connect(_say_on_stderr, record.pythons)
     followed = FollowedRun(run, hosts, config, workers, request.experiment.log_max_mb, say)
-    followed.watch_hosts(log)
-    followed.end_pending(_say_on_stderr)
     try:
+        followed.watch_hosts(log)
+        followed.end_pending(_say_on_stderr)
         yield followed
     finally:
         followed.disconnect()

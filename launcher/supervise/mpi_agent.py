@@ -128,7 +128,11 @@ class Door:
 
     def _accept(self) -> None:
         while True:
-            connection, (address, *_) = self._listener.accept()
+            try:
+                connection, (address, *_) = self._listener.accept()
+            except OSError:  # it was aborted, or no more files can be open now
+                time.sleep(0.1)
+                continue
             try:
                 _detect_loss(connection)
                 connection.settimeout(_HANDSHAKE_SECONDS)
