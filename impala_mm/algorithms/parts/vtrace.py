@@ -21,66 +21,12 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms.parts.distributions import Categorical
-
 
 class VTraceReturns(NamedTuple):
     """V-trace's targets; no gradient flows back through them."""
 
     vs: tf.Tensor  # float32 [T, B, ...]: targets of the baseline
     pg_advantages: tf.Tensor  # float32 [T, B, ...]: weights of the policy gradient
-
-
-class VTraceFromLogitsReturns(NamedTuple):
-    """V-trace's targets, which have no gradient, and the log-probabilities behind them."""
-
-    vs: tf.Tensor  # float32 [T, B]
-    pg_advantages: tf.Tensor  # float32 [T, B]
-    log_rhos: tf.Tensor  # float32 [T, B]: log pi(a) - log mu(a)
-    behaviour_action_log_probs: tf.Tensor  # float32 [T, B]: log mu(a)
-    target_action_log_probs: tf.Tensor  # float32 [T, B]: log pi(a); carries a gradient
-
-
-def from_logits(
-    behaviour_policy_logits: tf.Tensor,
-    target_policy_logits: tf.Tensor,
-    actions: tf.Tensor,
-    discounts: tf.Tensor,
-    rewards: tf.Tensor,
-    values: tf.Tensor,
-    bootstrap_value: tf.Tensor,
-    clip_rho_threshold: float | None = 1.0,
-    clip_pg_rho_threshold: float | None = 1.0,
-    name: str = "vtrace_from_logits",
-    lambda_: float = 1.0,
-    clip_c_threshold: float | None = 1.0,
-) -> VTraceFromLogitsReturns:
-    """Return the V-trace targets of softmax policies.
-
-    Logits are [T, B, A], `actions` int [T, B] and `bootstrap_value` [B]; the rest is [T, B].
-    """
-    with tf.name_scope(name):
-        behaviour = tf.convert_to_tensor(behaviour_policy_logits, tf.float32)
-        target = tf.convert_to_tensor(target_policy_logits, tf.float32)
-        actions = tf.convert_to_tensor(actions)
-        _check_rank("behaviour_policy_logits", behaviour, 3)
-        _check_rank("target_policy_logits", target, 3)
-        _check_rank("actions", actions, 2)
-        behaviour_log_probs = Categorical(behaviour).log_prob(actions)
-        target_log_probs = Categorical(target).log_prob(actions)
-        log_rhos = target_log_probs - behaviour_log_probs
-        returns = from_importance_weights(
-            log_rhos,
-            discounts,
-            rewards,
-            values,
-            bootstrap_value,
-            clip_rho_threshold=clip_rho_threshold,
-            clip_pg_rho_threshold=clip_pg_rho_threshold,
-            lambda_=lambda_,
-            clip_c_threshold=clip_c_threshold,
-        )
-        return VTraceFromLogitsReturns(*returns, log_rhos, behaviour_log_probs, target_log_probs)
 
 
 def from_importance_weights(
