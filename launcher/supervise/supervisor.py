@@ -8,6 +8,7 @@ end of the login that started it ends it; `experiment.py` starts one for each of
 (listed in `task`), so frontends and windows can come and go.
 """
 
+import contextlib
 import errno
 import os
 import select
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from launcher.supervise import child_process, file_lock, procfs, programs
 from launcher.supervise.json_files import (
@@ -26,7 +28,6 @@ from launcher.supervise.json_files import (
     read_json,
     read_text,
 )
-from launcher.supervise.lease import Lease
 from launcher.supervise.leftovers import remove_leftovers, remove_shared_parameters
 from launcher.supervise.liveness import HeartbeatMonitor
 from launcher.supervise.process_output import ProcessOutput, error_lines
@@ -106,6 +107,34 @@ class StopRequests:
             is_late = time.monotonic() - self._created > _LEADER_SECONDS
             return is_late and is_gone(self._run_folder / self._task.leader / "state.json")
         return leader.has_ended or not procfs.is_alive(leader.supervisor)
+
+
+class Lease:
+    """The lease of a process whose learners are on another host, where their end cannot be seen.
+
+    It expires without progress and without a frontend that is connected to this host: actors whose
+    learner is gone make no progress.
+    """
+
+    def __init__(self, news: Path, seconds: float):
+        """Begin a lease; connected frontends touch the file `news`. 0 seconds: it never expires."""
+        self._news, self._seconds = news, seconds
+        self._last_seen: tuple[Any, float | None] = (None, None)
+        self._renewed = time.monotonic()
+
+    def has_expired(self, frames: float | None) -> bool:
+        """Return whether the lease has expired; `frames`: environment frames so far.
+
+        Only our own monotonic clock counts.
+        """
+        if not self._seconds:
+            return False
+        touched = None
+        with contextlib.suppress(OSError):  # no frontend has been connected yet
+            touched = self._news.stat().st_mtime_ns
+        if (touched, frames) != self._last_seen:
+            self._last_seen, self._renewed = (touched, frames), time.monotonic()
+        return time.monotonic() - self._renewed > self._seconds
 
 
 class Supervisor:
