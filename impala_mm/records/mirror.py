@@ -202,10 +202,10 @@ class Mirror:
     def _upload(self, is_last: bool) -> None:
         """Upload what has changed: starts and the run's saves first."""
         folder, starts = self._folder, self._local_starts()
-        if not starts.startswith(self._starts):
-            raise _NoLongerOurs(f"{folder} was removed or is another run's")
-        if not starts:  # this start may yet be refused
+        if not starts:  # this start may yet be refused, or the folder's disk may return
             return
+        if not starts.startswith(self._starts):
+            raise _NoLongerOurs(f"{folder} is another run's now")
         # Our own, if a write has succeeded and its answer was lost.
         if self._read(_STARTS) not in (self._starts, starts):
             raise _NoLongerOurs("another process has begun to write there")

@@ -258,7 +258,7 @@ def test_a_folder_that_is_replaced_by_another_run_changes_nothing_in_the_store(t
     _save(folder, 7)
     copy.end()
     assert {name: file.getvalue() for name, file in Unreliable.store.items()} == before
-    assert "is another run's" in said[-1]
+    assert "is another run's now" in said[-1]
 
 
 def test_mirrors_that_are_refused(tmp_path, capsys):
