@@ -139,6 +139,7 @@ def test_wherever_an_upload_is_cut_off_no_machine_sees_a_part_of_a_checkpoint(tm
         _start(here)
         _save(here, 1, own=True)
         copy.end()
+        Unreliable.writes_left = 0  # until all is there that is to be uploaded
         copy, _ = _begin(here)
         _start(here)
         for update in (2, 3):
@@ -250,7 +251,8 @@ def test_a_folder_that_is_replaced_by_another_run_changes_nothing_in_the_store(t
     copy, said = _begin(folder)
     _start(folder)
     _save(folder, 1)
-    until(lambda: f"{URL}/metrics.jsonl" in Unreliable.store)  # after the checkpoint
+    name, content = f"{URL}/metrics.jsonl", (folder / "metrics.jsonl").read_bytes()
+    until(lambda: name in Unreliable.store and Unreliable.store[name].getvalue() == content)
     before = {name: file.getvalue() for name, file in Unreliable.store.items()}
     folder.rename(tmp_path / "elsewhere")
     folder.mkdir()
