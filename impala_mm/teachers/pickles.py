@@ -1,23 +1,25 @@
 """A reader of pickles that executes nothing of them: `dopamine` reads checkpoints with it.
 
-A pickle is a program that may call any function of any module. This reader imports nothing: each
-name in a pickle becomes a function of ours, or is refused.
+A pickle is a program for a stack machine, which may call any function of any module. This module
+interprets its instructions itself, and `Objects` decides what a name in it stands for: nothing is
+imported or called. The few names that Dopamine's checkpoints have become values of ours; any other
+is refused.
 
 numpy's arrays, numbers and types           NumPy arrays, whose bytes are in the pickle
 jax's arrays                                the NumPy array that each of them contains
 FrozenDict, OrderedDict, set                dictionaries and sets
-the states of optax and flax's optimizers   nothing: nobody reads them
+the states of optax and flax's optimizers   a `Record` of what they were made with
 
-A hostile file cannot take all memory either: its instructions and the bytes of arrays are counted.
+A hostile file cannot exhaust the machine either. Its instructions and the bytes of all arrays are
+counted, and only keys whose hash is cheap are accepted.
 """
 
-import io
 import math
-import pickle
 import pickletools
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,33 +28,54 @@ from impala_mm.teachers.teacher import NoTeacher
 
 MOST_BYTES = 2**31  # of a file
 _MOST_INSTRUCTIONS = 4_000_000  # a checkpoint of 200 iterations of 500 games has under a million
+
+
+class Refused(Exception):
+    """A pickle has something that is not read; the message names it."""
+
+
+class Name(NamedTuple):
+    """A function or class that a pickle names."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"the name {f'{self.module}.{self.name}'[:80]!r}"
+
+
+class Record:
+    """An object of a class that is not read, with what the pickle makes it of."""
+
+    def __init__(self, name: Name, arguments: tuple[Any, ...]):
+        self.name, self.arguments, self.state = name, arguments, None
+
+
+class _DataType:
+    """A NumPy type; its byte order follows when it is built."""
+
+    def __init__(self, dtype: np.dtype):
+        self.dtype = dtype
+
+
+_KEY_BITS = 60  # of a whole number that is a key
 _DTYPE = re.compile(r"[<>|=]?([biu]1|[iuf][248])")
-_OPTIMIZERS = ("optax.", "flax.optim.")
-_NAMES = {
-    "numpy.dtype": "_dtype",
-    "numpy.core.multiarray._reconstruct": "_array",
-    "numpy.core.multiarray.scalar": "_scalar",
-    "numpy.core.numeric._frombuffer": "_of_buffer",
-    "jax._src.array._reconstruct_array": "_of_jax",
-    "jax._src.device_array.reconstruct_device_array": "_of_jax",
-    "flax.core.frozen_dict.FrozenDict": "_dictionary",
-    "collections.OrderedDict": "_dictionary",
-    "builtins.set": "_set",
-    "builtins.frozenset": "_set",
+_NUMPY = {"numpy": {"ndarray", "dtype"}}
+for _core in ("numpy.core", "numpy._core"):
+    _NUMPY[f"{_core}.multiarray"] = {"_reconstruct", "scalar"}
+    _NUMPY[f"{_core}.numeric"] = {"_frombuffer"}
+_JAX = {
+    Name("jax._src.array", "_reconstruct_array"),
+    Name("jax._src.device_array", "reconstruct_device_array"),
 }
-# What pickle's own reader raises for one that is damaged.
-_DAMAGES = (
-    pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, LookupError, MemoryError,
-    TypeError, ValueError,
-)  # fmt: skip
+_DICTIONARIES = {Name("flax.core.frozen_dict", "FrozenDict"), Name("collections", "OrderedDict")}
+_SETS = {Name("builtins", "set"), Name("builtins", "frozenset")}
+# Packages of optimizers, whose states are records.
+_OPTIMIZERS = ("optax.", "flax.optim.")
 
 
 class BadPickle(NoTeacher):
     """A pickle is damaged, too large, or has what is not read; the message says which file."""
-
-
-class _Refused(Exception):
-    """A pickle has something that is not read; the message names it."""
 
 
 def read(path: Path) -> Any:
@@ -70,139 +93,255 @@ def read(path: Path) -> Any:
 
 def interpret(content: bytes, name: str) -> Any:
     """Return what a pickle contains; raise BadPickle with this name of it."""
+    machine = _Machine(Objects(len(content)))
     try:
-        _check_instructions(content)
-        return _Reader(content).load()
-    except _Refused as refused:
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
+            if count == _MOST_INSTRUCTIONS:
+                raise BadPickle(
+                    f"{name} has over {_MOST_INSTRUCTIONS:,} instructions, more than any "
+                    f"checkpoint of Dopamine: give the checkpoint that Dopamine wrote"
+                )
+            if opcode.name == "STOP":
+                (value,) = machine.stack
+                return value
+            instruction = _INSTRUCTIONS.get(opcode.name)
+            if instruction is None:
+                raise Refused(f"the instruction {opcode.name}")
+            instruction(machine, argument)
+    except Refused as refused:
         raise BadPickle(
             f"{name} has {refused}, which no checkpoint of Dopamine has. A pickle "
             f"may contain any program, so nothing of this file is executed and it is not read: "
             f"give the checkpoint that Dopamine wrote"
         ) from None
-    except _DAMAGES as error:
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
         raise BadPickle(
             f"{name} is damaged, cut short or not a pickle ({join_lines(error)[:100]}): copy it "
             f"again from where it was written"
         ) from None
+    raise AssertionError("genops ends with STOP or raises")
 
 
-def _check_instructions(content: bytes) -> None:
-    """Raise _Refused or ValueError for instructions that take more memory than the file."""
-    for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
-        if count == _MOST_INSTRUCTIONS:
-            raise _Refused(f"over {_MOST_INSTRUCTIONS:,} instructions")
-        if opcode.name.endswith("PUT") and int(argument or 0) > count:
-            raise ValueError("a place in its memo that is too large")
+def as_key(value: Any) -> Any:
+    """Return a value that may be a key; raise TypeError for those whose hash may take long.
+
+    The hash of nested tuples takes exponential time, and many large numbers have the same one.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, str | bytes | int | float | None):
+        raise TypeError(f"{type(value).__name__} as a key")
+    if isinstance(value, int) and value.bit_length() > _KEY_BITS:
+        raise TypeError("a large number as a key")
+    return value
 
 
-class _Unread:
-    """An object that nobody reads: it takes any arguments and any state."""
+class Objects:
+    """The values that names make in one pickle, within the bytes that it has."""
 
-    __slots__ = ()
+    def __init__(self, size: int):
+        # Each array's bytes stand in the pickle. If it takes the same ones for many arrays, it is
+        # not one that was written by NumPy.
+        self._bytes_left = size
 
-    def __new__(cls, *_: Any) -> "_Unread":
-        return object.__new__(cls)
+    def find(self, name: Name) -> Name:
+        """Return a name that is known; raise Refused for others."""
+        if (
+            name.name in _NUMPY.get(name.module, ())
+            or name in _JAX | _DICTIONARIES | _SETS
+            or name.module.startswith(_OPTIMIZERS)
+        ):
+            return name
+        raise Refused(str(name))
 
-    def __setstate__(self, state: Any) -> None:
-        """Ignore the state."""
+    def call(self, name: Name, arguments: tuple[Any, ...]) -> Any:
+        """Return what a function or class makes of arguments; raise Refused."""
+        made: Any
+        match name, arguments:
+            case (_, "dtype"), (str(code), *_) if name.module in _NUMPY:
+                if not _DTYPE.fullmatch(code):
+                    raise Refused(f"an array of type {code[:20]!r}")
+                made = _DataType(np.dtype(code))
+            case (_, "_reconstruct"), (Name("numpy", "ndarray"), (0,), b"b"):
+                made = np.empty([0], np.int8)
+            case (_, "scalar"), (_DataType(dtype=dtype), bytes(content)):
+                made = self._array((), dtype, content)[()]
+            case (_, "_frombuffer"), (bytes() | bytearray() as content, _DataType() as kind, s, o):
+                made = self._array(s, kind.dtype, content, fortran=o == "F")
+            case _, (Name(_, "_reconstruct") as of, tuple(of_what), state, dict()) if name in _JAX:
+                made = self.call(of, of_what)
+                self.build(made, state)
+            case _, (dict(content),) if name in _DICTIONARIES:
+                made = content
+            case _, () if name in _DICTIONARIES:
+                made = {}
+            case _, (list(items),) if name in _SETS:
+                self._count(len(items))  # one list may be named many times
+                made = set(map(as_key, items))
+            case _:
+                made = self.record(name, arguments)
+        return made
 
+    def _count(self, size: int) -> None:
+        """Count bytes of arrays and elements of sets; raise Refused if the file has fewer bytes."""
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            raise Refused("more bytes in its arrays and sets than in the file")
 
-class _DataType:
-    """A NumPy type; its byte order follows when it is built."""
+    def record(self, name: Name, arguments: tuple[Any, ...]) -> Record:
+        """Return an object of an optimizer; raise Refused for others."""
+        if not name.module.startswith(_OPTIMIZERS):
+            raise Refused(f"a call of {name} as its program does not call it")
+        return Record(name, arguments)
 
-    __slots__ = ("dtype",)
+    def build(self, built: Any, state: Any) -> None:
+        """Give a state to a value that is not complete yet; raise Refused."""
+        match built, state:
+            case np.ndarray(), (int(), shape, _DataType(dtype=dtype), fortran, bytes(content)):
+                filled = self._array(shape, dtype, content, bool(fortran))
+                complete: Any = (1, filled.shape, dtype, bool(fortran), content)
+                built.__setstate__(complete)
+            case _DataType(), (int(), "<" | ">" | "|" | "=" as order, None, None, None, *_):
+                built.dtype = built.dtype.newbyteorder(order)
+            case Record(), _:
+                built.state = state
+            case _:
+                raise Refused(f"a state of {type(state).__name__} for {type(built).__name__}")
 
-    def __init__(self, dtype: np.dtype):
-        self.dtype = dtype
-
-    def __setstate__(self, state: tuple) -> None:
-        """Take the byte order; a type of fields or objects, or another shape, has more."""
-        _, order, *others = state
-        if order not in ("<", ">", "|", "=") or others[:3] != [None] * 3:
-            raise _Refused("a type of arrays that are not of numbers")
-        self.dtype = self.dtype.newbyteorder(order)
-
-
-class _Array(np.ndarray):
-    """An array whose shape, type and bytes follow when it is built."""
-
-    reader: "_Reader"
-
-    def __setstate__(self, state: tuple) -> None:
-        """Take what NumPy has written of an array."""
-        _, shape, kind, fortran, content = state
-        self.reader.check(shape, kind, content)
-        built: Any = (1, shape, kind.dtype, bool(fortran), content)
-        super().__setstate__(built)
-        del self.reader  # which holds the whole file; an array is built once
-
-
-class _Reader(pickle.Unpickler):
-    """A reader for which a name is one of its own methods, within the bytes that a file has."""
-
-    def __init__(self, content: bytes):
-        super().__init__(io.BytesIO(content))
-        # The bytes of each array stand in the pickle. One that takes the same for many arrays was
-        # not written by NumPy.
-        self._bytes_left = len(content)
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for a name; raise _Refused for one that no checkpoint has."""
-        if module.startswith(_OPTIMIZERS):
-            return _Unread
-        whole = f"{module}.{name}"
-        if whole == "numpy.ndarray":
-            return "ndarray"  # which it gives to _reconstruct
-        if stands := _NAMES.get(whole.replace("numpy._core", "numpy.core", 1)):
-            return getattr(self, stands)
-        raise _Refused(f"the name {whole[:80]!r}")
-
-    def check(self, shape: Any, kind: Any, content: Any) -> None:
-        """Raise an error unless an array of this shape and type has these bytes."""
-        if not (isinstance(kind, _DataType) and isinstance(content, bytes | bytearray)):
-            raise _Refused("an array whose content is not bytes")
+    def _array(
+        self, shape: Any, dtype: np.dtype, content: bytes | bytearray, fortran: bool = False
+    ) -> np.ndarray:
+        """Return an array of these bytes, which must be as many as it has."""
         # The product of long numbers would take seconds to compute.
         if len(shape) > 32 or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
             raise TypeError("an array of no shape")
-        if math.prod(shape) * kind.dtype.itemsize != len(content):
+        if math.prod(shape) * dtype.itemsize != len(content):
             raise ValueError(f"an array {shape} of {len(content)} bytes")
         self._count(len(content))
+        return np.ndarray(shape, dtype, content, order="F" if fortran else "C")
 
-    def _count(self, size: int) -> None:
-        """Count bytes of arrays and elements of sets; raise _Refused if the file has fewer."""
-        self._bytes_left -= size
-        if self._bytes_left < 0:
-            raise _Refused("more bytes in its arrays and sets than in the file")
 
-    def _dtype(self, code: str, *_: Any) -> _DataType:
-        if not _DTYPE.fullmatch(code):
-            raise _Refused(f"an array of type {code[:20]!r}")
-        return _DataType(np.dtype(code))
+class _Machine:
+    """The stack of a pickle's instructions, and its memo of earlier values."""
 
-    def _array(self, *_: Any) -> _Array:
-        made = np.empty([0], np.int8).view(_Array)
-        made.reader = self
-        return made
+    def __init__(self, objects: Objects):
+        self._objects = objects
+        self.stack: list[Any] = []
+        self._below: list[list[Any]] = []  # the stacks below each mark
+        self.memo: dict[int, Any] = {}
 
-    def _scalar(self, kind: _DataType, content: bytes) -> Any:
-        return self._of_buffer(content, kind, (), "C")[()]
+    def push(self, value: Any) -> None:
+        """Put a value on the stack."""
+        self.stack.append(value)
 
-    def _of_buffer(
-        self, content: bytes, kind: _DataType, shape: tuple[int, ...], order: str
-    ) -> np.ndarray:
-        self.check(shape, kind, content)
-        return np.ndarray(shape, kind.dtype, content, order="F" if order == "F" else "C")
+    def mark(self) -> None:
+        """Begin a new stack, whose values become the items of something."""
+        self._below.append(self.stack)
+        self.stack = []
 
-    def _of_jax(self, _: Any, arguments: tuple, state: tuple, *__: Any) -> _Array:
-        made = self._array(*arguments)
-        made.__setstate__(state)
-        return made
+    def items(self) -> list[Any]:
+        """Return the values since the last mark, and remove it."""
+        items, self.stack = self.stack, self._below.pop()
+        return items
 
-    def _dictionary(self, content: dict | None = None) -> dict:
-        if content is not None and not isinstance(content, dict):
-            raise TypeError("a dictionary of something else")
-        return {} if content is None else content
+    def take(self, count: int) -> tuple[Any, ...]:
+        """Return the uppermost values, which are removed."""
+        taken = self.stack[-count:]
+        if len(taken) < count:
+            raise IndexError("the stack is empty")
+        del self.stack[-count:]
+        return tuple(taken)
 
-    def _set(self, items: list) -> set:
-        self._count(len(items))  # one list may be named many times
-        return set(items)
+    def extend(self, items: list[Any]) -> None:
+        """Append to the list on the stack."""
+        _as(list, self.stack[-1]).extend(items)
+
+    def add(self, items: list[Any]) -> None:
+        """Add to the set on the stack."""
+        _as(set, self.stack[-1]).update(map(as_key, items))
+
+    def set_items(self, items: list[Any]) -> None:
+        """Set keys and values, in turn, of the dictionary on the stack."""
+        _as(dict, self.stack[-1]).update(_pairs(items))
+
+    def remember(self, index: int | None = None) -> None:
+        """Keep the uppermost value in the memo; without an index, at its end."""
+        self.memo[len(self.memo) if index is None else index] = self.stack[-1]
+
+    def name(self, module: Any, name: Any) -> None:
+        """Put a name on the stack, if it is one of those that are known."""
+        self.stack.append(self._objects.find(Name(_as(str, module), _as(str, name))))
+
+    def call(self) -> None:
+        """Replace a name and a tuple of arguments by what the name makes of them."""
+        name, arguments = self.take(2)
+        self.stack.append(self._objects.call(_as(Name, name), _as(tuple, arguments)))
+
+    def make(self) -> None:
+        """Replace the name of a class and a tuple of arguments by a record of both."""
+        name, arguments = self.take(2)
+        self.stack.append(self._objects.record(_as(Name, name), _as(tuple, arguments)))
+
+    def build(self) -> None:
+        """Give a state to the value below it."""
+        state = self.stack.pop()
+        self._objects.build(self.stack[-1], state)
+
+
+def _as(kind: type, value: Any) -> Any:
+    """Return a value of this type; raise TypeError if it is none."""
+    if type(value) is not kind:
+        raise TypeError(f"{type(value).__name__} in place of {kind.__name__}")
+    return value
+
+
+def _pairs(items: list[Any]) -> dict[Any, Any]:
+    """Return the dictionary of keys and values in turn."""
+    return dict(zip(map(as_key, items[::2]), items[1::2], strict=True))
+
+
+# What each instruction does with the machine and its argument; an instruction that calls code of
+# another program, or asks it for a value, is none of them.
+_INSTRUCTIONS: dict[str, Callable[[_Machine, Any], object]] = {
+    **dict.fromkeys(
+        "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT STRING BINSTRING "
+        "SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 UNICODE BINUNICODE SHORT_BINUNICODE "
+        "BINUNICODE8 BYTEARRAY8".split(),
+        _Machine.push,
+    ),
+    "NONE": lambda machine, _: machine.push(None),
+    "NEWTRUE": lambda machine, _: machine.push(True),
+    "NEWFALSE": lambda machine, _: machine.push(False),
+    "PROTO": lambda machine, _: None,
+    "FRAME": lambda machine, _: None,
+    "MARK": lambda machine, _: machine.mark(),
+    "POP": lambda machine, _: machine.stack.pop(),
+    "POP_MARK": lambda machine, _: machine.items(),
+    "DUP": lambda machine, _: machine.push(machine.stack[-1]),
+    "EMPTY_LIST": lambda machine, _: machine.push([]),
+    "LIST": lambda machine, _: machine.push(machine.items()),
+    "APPEND": lambda machine, _: machine.extend([machine.stack.pop()]),
+    "APPENDS": lambda machine, _: machine.extend(machine.items()),
+    "EMPTY_TUPLE": lambda machine, _: machine.push(()),
+    "TUPLE": lambda machine, _: machine.push(tuple(machine.items())),
+    "TUPLE1": lambda machine, _: machine.push(machine.take(1)),
+    "TUPLE2": lambda machine, _: machine.push(machine.take(2)),
+    "TUPLE3": lambda machine, _: machine.push(machine.take(3)),
+    "EMPTY_DICT": lambda machine, _: machine.push({}),
+    "DICT": lambda machine, _: machine.push(_pairs(machine.items())),
+    "SETITEM": lambda machine, _: machine.set_items(list(machine.take(2))),
+    "SETITEMS": lambda machine, _: machine.set_items(machine.items()),
+    "EMPTY_SET": lambda machine, _: machine.push(set()),
+    "ADDITEMS": lambda machine, _: machine.add(machine.items()),
+    "FROZENSET": lambda machine, _: machine.push(frozenset(map(as_key, machine.items()))),
+    **dict.fromkeys("PUT BINPUT LONG_BINPUT".split(), _Machine.remember),
+    "MEMOIZE": lambda machine, _: machine.remember(),
+    **dict.fromkeys(
+        "GET BINGET LONG_BINGET".split(), lambda machine, at: machine.push(machine.memo[at])
+    ),
+    "GLOBAL": lambda machine, argument: machine.name(*argument.split(" ", 1)),
+    "STACK_GLOBAL": lambda machine, _: machine.name(*machine.take(2)),
+    "REDUCE": lambda machine, _: machine.call(),
+    "NEWOBJ": lambda machine, _: machine.make(),
+    "BUILD": lambda machine, _: machine.build(),
+}
