@@ -1,6 +1,6 @@
-"""DQN on a board that may be mirrored: half of what it learns from is turned from left to right.
+"""DQN on mirrored boards: `--preset=connect-four-dqn --algorithm=sandbox.mirrored`.
 
-impala-mm --preset=connect-four-dqn --algorithm=sandbox.mirrored
+Half of what it learns from is turned from left to right.
 """
 
 import tensorflow as tf

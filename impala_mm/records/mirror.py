@@ -36,7 +36,7 @@ _State = tuple[int, int]  # of a file that was uploaded: bytes, and nanoseconds 
 
 
 class _NoLongerOurs(Exception):
-    """The mirror is another process's, or the folder another run's."""
+    """The mirror is another process's, or the folder another run's: a sentence that says so."""
 
 
 def open_store(url: str) -> tuple[Any, str]:
@@ -174,7 +174,7 @@ class Mirror:
                 self._upload(is_last)
                 failure = ""
             except _NoLongerOurs as error:
-                self._say(f"error: {error}: nothing more is written to {self._url}")
+                self._say(f"error: {error}")
                 return
             except Exception as error:  # each store has exceptions of its own
                 failure = describe_error(error)
@@ -205,10 +205,14 @@ class Mirror:
         if not starts:  # this start may yet be refused, or the folder's disk may return
             return
         if not starts.startswith(self._starts):
-            raise _NoLongerOurs(f"{folder} is another run's now")
+            raise _NoLongerOurs(
+                f"{folder} is another run's now: nothing more is written to {self._url}"
+            )
         # Our own, if a write has succeeded and its answer was lost.
         if self._read(_STARTS) not in (self._starts, starts):
-            raise _NoLongerOurs("another process has begun to write there")
+            raise _NoLongerOurs(
+                f"another process has begun to write to {self._url}: this one writes to it no more"
+            )
         if starts != self._starts:
             self._store.pipe_file(self._path(_STARTS), starts)
             self._starts = starts
