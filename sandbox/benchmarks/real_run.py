@@ -56,7 +56,7 @@ class RunFailed(Exception):
 def measure_run(flags: Sequence[str], seconds: float, place: str = "actor") -> RunMeasurement:
     """Start a run with these flags, measure it for `seconds` once it trains, and stop it."""
     with start_run(flags) as (process, rows):
-        return _measure_window(process, rows, seconds, place)
+        return measure_window(process, rows, seconds, place)
 
 
 @contextlib.contextmanager
@@ -95,7 +95,7 @@ def free_address() -> str:
         return f"localhost:{free.getsockname()[1]}"
 
 
-def _measure_window(
+def measure_window(
     process: subprocess.Popen, rows: Path, seconds: float, place: str
 ) -> RunMeasurement:
     """Measure from the second row with updates on, because the first includes the start."""
