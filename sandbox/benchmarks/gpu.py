@@ -1,4 +1,4 @@
-"""What impala_mm makes of a machine with a GPU, within half an hour: a table, and a file to send.
+"""A machine with a GPU, measured within half an hour: a table, and a file to send.
 
     CUDA_HOME=/usr/local/cuda make setup DEVICE=gpu
     .venv/bin/python sandbox/benchmarks/gpu.py [--minutes=30] [--save=gpu.json]
