@@ -45,6 +45,7 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     lifecycle.end_with_owner()
+    lifecycle.set_tensorflow_defaults()  # a module of --import may import it
     user_modules.refuse_foreign()
     (config,), given = command_line.parse(argv, __doc__ or "", Config)
     if config.dashboard:
@@ -68,11 +69,11 @@ def main(argv: list[str]) -> None:
         validate,
     )
 
-    if config.validate:
-        validate.run(config, given)
-    if config.mode == "rehearsal":
+    if config.mode == "rehearsal" and not config.validate:
         rehearse.run(config)
     try:
+        if config.validate:
+            validate.run(config, given)
         if config.mode == "test":
             evaluate.run(config, given)
         if config.mode == "record":
@@ -81,11 +82,11 @@ def main(argv: list[str]) -> None:
             export.run(config, given)
         if config.job_name == "evaluator":
             evaluator.run(config, given)
-    except UserMistake as error:  # of an algorithm's code, which shows when it plays
+        if config.job_name == "actor":
+            actor.run(config)
+    except UserMistake as error:  # of an algorithm's code, or of a module of --import
         user_modules.show_cause(error)
         flags.refuse(str(error))
-    if config.job_name == "actor":
-        actor.run(config)
     if config.debug:
         learner.run(learner.for_debugging(config))
     if not config.job_name and starter.process_rank().size == 1:

@@ -35,3 +35,41 @@ def test_an_export_has_a_format_of_ones_own(here):
     assert code == 0, printed
     with np.load(here / "run" / "export" / "weights.npz") as arrays:
         assert arrays["arr_0"].dtype == np.float32
+
+
+_FAILING_CALL = """
+import atexit
+
+import tensorflow as tf
+
+
+def fail():
+    raise RuntimeError("a call failed")
+
+
+@atexit.register
+def call():
+    try:
+        tf.function(lambda: tf.numpy_function(fail, [], tf.int32))()
+    except tf.errors.OpError:
+        print("the call has failed")
+"""
+
+
+def test_tensorflow_logs_nothing_of_its_own_if_a_module_of_import_loads_it(tmp_path):
+    """Else an actor that arrives after a run's end would leave a traceback in the learner's log."""
+    (tmp_path / "calling.py").write_text(_FAILING_CALL)
+    flags = ("--import=calling", "--level_name=CartPole-v1", "--validate")
+    code, printed = run(*EXPERIMENT[:2], *flags, cwd=tmp_path)
+    assert code == 0, printed
+    assert "the call has failed" in printed
+    assert "Traceback" not in printed
+
+
+def test_a_module_that_computes_while_it_is_imported_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "hasty.py").write_text("import tensorflow as tf\n\nONE = tf.constant(1)\n")
+    flags = ("--import=hasty", "--level_name=CartPole-v1", "--validate")
+    code, printed = run(*EXPERIMENT[:2], *flags, cwd=tmp_path)
+    assert code != 0, printed
+    assert "compute within a function" in printed
+    assert "Traceback" not in printed

@@ -36,6 +36,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from impala_mm.config.errors import UserMistake
+
 # In the environment of a program that `impala_mm.train` or `launch` has started.
 OWNER_VARIABLE = "IMPALA_MM_OWNER"
 _NICE = 10
@@ -157,12 +159,18 @@ def load_tensorflow(intra: int = 0, inter: int = 0, device: str = "auto") -> Non
 def set_thread_counts(intra: int, inter: int) -> None:
     """Set the numbers of threads within an operation and across operations; 0: one for each core.
 
-    Call it before TensorFlow computes anything.
+    UserMistake is raised if TensorFlow has computed something already.
     """
     import tensorflow as tf  # noqa: PLC0415
 
-    tf.config.threading.set_intra_op_parallelism_threads(intra)
-    tf.config.threading.set_inter_op_parallelism_threads(inter)
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(intra)
+        tf.config.threading.set_inter_op_parallelism_threads(inter)
+    except RuntimeError:
+        raise UserMistake(
+            "a module of yours computes with TensorFlow while it is imported, before the numbers "
+            "of threads are set: compute within a function"
+        ) from None
 
 
 def use_deterministic_operations() -> None:
@@ -182,6 +190,14 @@ def end_reason(ending: list[int]) -> str:
 _NOISE = (b"WARNING: All log messages before absl::InitializeLog", b"I0000 ")
 
 
+def set_tensorflow_defaults() -> None:
+    """Set what TensorFlow reads from the environment when it is imported, unless it is set."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # The default is on only for CPUs with AVX-512; without it, others train convolutions at half
+    # the speed.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+
 def import_tensorflow() -> None:
     """Import TensorFlow without Keras, and print what it writes to stderr except for known noise.
 
@@ -191,10 +207,7 @@ def import_tensorflow() -> None:
     of the import's time. `tf.keras` still loads it when it is first used. The garbage collector,
     which would search what modules hold again and again, waits for the end of the import.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # The default is on only for CPUs with AVX-512; without it, others train convolutions at half
-    # the speed.
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    set_tensorflow_defaults()
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as printed:
