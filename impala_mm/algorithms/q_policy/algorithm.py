@@ -440,8 +440,7 @@ class QPolicy(Algorithm):
         (loss, value, error) = self._apply("critics", loss, exchange)
         if not self.copies_wait:
             self._move_copies("critics")
-        # The losses are means, so they are those per step, too.
-        metrics = {"loss/total": loss, "loss_per_step/total": loss}
+        metrics = losses.as_metrics({"total": loss}, part.live, "mean")
         return metrics | {"q/value": part.per_step(value), "q/error": part.per_step(error)}
 
     def _train_policy(self, part: Part, exchange: GradientReducer) -> dict[str, tf.Tensor]:
@@ -467,7 +466,7 @@ class QPolicy(Algorithm):
         metrics = self._after_policy(part, metrics, exchange)
         if self.copies_wait:
             self._move_copies("policy")
-        metrics |= {"loss/policy": loss, "loss_per_step/policy": loss}
+        metrics |= losses.as_metrics({"policy": loss}, part.live, "mean")
         return metrics | self.features.after(measured, exchange)
 
     def _apply(self, name: str, loss: Any, exchange: GradientReducer) -> Any:

@@ -57,7 +57,7 @@ class IQL(QPolicy):
             return (part.mean(tf.cast(weights, advantages.dtype) * tf.square(advantages)),)
 
         (loss,) = self._apply("value", loss, exchange)
-        metrics = {"loss/baseline": loss, "loss_per_step/baseline": loss}
+        metrics = losses.as_metrics({"baseline": loss}, part.live, "mean")
         return metrics | super()._train_critics(part, exchange)
 
     def _policy_loss(self, part: Part) -> tuple[tf.Tensor, dict[str, tf.Tensor], Distribution]:
