@@ -1,7 +1,7 @@
 """SSH connections as the user's own `ssh` makes them: with its configuration, keys, agent, jumps.
 
-    connection = connect(route, settings, password)     raises HostUnavailable
-    connection.open_program("nvidia-smi")               a channel of paramiko
+    connection = connect(route, password)     raises HostUnavailable
+    connection.open_program("nvidia-smi")     a channel of paramiko
 
 `ssh_config` finds the route, `known_hosts` verifies the host, `keys` and `authentication` log in.
 Every step has a timeout.
@@ -19,9 +19,9 @@ import time
 
 import paramiko
 
-from launcher.hosts import keys, known_hosts, ssh_config
+from launcher.hosts import keys, known_hosts
 from launcher.hosts.authentication import SSH_ERRORS, Login, LoginRejected, PasswordUntried
-from launcher.hosts.ssh_config import HostUnavailable, Route, Settings, find_route
+from launcher.hosts.ssh_config import HostUnavailable, Route
 
 _HANDSHAKE_SECONDS = 15.0  # until the host has sent its key
 _LOGIN_SECONDS = 20.0  # for each attempt of a login
@@ -30,7 +30,6 @@ _KEEPALIVE_SECONDS = 15
 _DEAD_MS = 60_000  # after which a connection without acknowledgements counts as lost
 _END_SECONDS = 1.0  # for a ProxyCommand to end once its connection is closed
 _RETRY_PAUSES = (0.2, 0.6, 2.0, 5.0)  # seconds between attempts at a busy server
-_MAX_JUMPS = 8
 _CSV_REMEDY = "fix ssh_username, ssh_key_path or ssh_password"
 _CONFIG_REMEDY = "fix User or IdentityFile of the SSH configuration, or ssh-add its key"
 
@@ -41,11 +40,11 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 class Connection:
     """A connection to a host; close it, also if it was not completed."""
 
-    def __init__(self, route: Route, settings: Settings, passed_hops: tuple[str, ...]):
-        """Reach the host, by its jump hosts, of which `passed_hops` are passed, or a program."""
+    def __init__(self, route: Route):
+        """Reach the host, by its jump hosts or a program."""
         self.route = route
         self.login = ""  # the key that the host has accepted, or "the password"
-        sock, self._carrier = _open_socket(route, settings, passed_hops)
+        sock, self._carrier = _open_socket(route)
         self.transport = paramiko.Transport(sock)
         self.transport.banner_timeout = _HANDSHAKE_SECONDS
         self.transport.auth_timeout = _LOGIN_SECONDS
@@ -77,41 +76,33 @@ class _HungUp(Exception):
     """A server hung up before it sent anything, as busy servers do."""
 
 
-def connect(
-    route: Route,
-    settings: Settings,
-    password: str,
-    remedy: str = _CSV_REMEDY,
-    passed_hops: tuple[str, ...] = (),
-) -> Connection:
+def connect(route: Route, password: str, remedy: str = _CSV_REMEDY) -> Connection:
     """Connect along a route and its jump hosts; raise HostUnavailable.
 
-    `remedy`: how to fix a login that is rejected. `passed_hops`: the jump hosts so far.
+    `remedy`: how to fix a login that is rejected.
     """
     with contextlib.closing(keys.SshAgent(route.agent)) as agent:
         found = keys.find_keys(route, agent)
-        login = Login(route, found.keys, password, found.troubles, remedy)
         try:
-            return _connect_with_retries(route, settings, login, passed_hops)
+            return _connect_with_retries(
+                route, Login(route, found.keys, password, found.troubles, remedy)
+            )
         except LoginRejected as error:
             rejected = error
         for unlocked in filter(None, map(keys.unlock, found.encrypted)):
-            login = Login(route, unlocked, password, [], remedy)
             try:
-                return _connect_with_retries(route, settings, login, passed_hops)
+                return _connect_with_retries(route, Login(route, unlocked, password, [], remedy))
             except LoginRejected as error:
                 rejected = error
         raise rejected
 
 
-def _connect_with_retries(
-    route: Route, settings: Settings, login: Login, passed_hops: tuple[str, ...]
-) -> Connection:
+def _connect_with_retries(route: Route, login: Login) -> Connection:
     """Connect, again if a server was too busy, and once more for the password alone."""
     pauses = list(_RETRY_PAUSES)
     while True:
         try:
-            return _connect_once(route, settings, login, passed_hops)
+            return _connect_once(route, login)
         except PasswordUntried:
             continue
         except _HungUp as error:
@@ -123,11 +114,9 @@ def _connect_with_retries(
             time.sleep(pauses.pop(0) * random.uniform(0.5, 1.5))
 
 
-def _connect_once(
-    route: Route, settings: Settings, login: Login, passed_hops: tuple[str, ...]
-) -> Connection:
+def _connect_once(route: Route, login: Login) -> Connection:
     """Make one connection and log in."""
-    connection = Connection(route, settings, passed_hops)
+    connection = Connection(route)
     transport, started = connection.transport, time.monotonic()
     try:
         _prefer_known_keys(route, transport)
@@ -169,31 +158,25 @@ def _explain(connection: Connection, error: Exception, is_late: bool) -> Excepti
 
 
 def _open_socket(
-    route: Route, settings: Settings, passed_hops: tuple[str, ...]
+    route: Route,
 ) -> tuple[socket.socket | paramiko.Channel, "ProxyProgram | Connection | None"]:
     """Return the socket of a route and what carries it, to be closed after it."""
     if route.proxy_command:
         program = ProxyProgram(route.proxy_command)
         return program.socket, program
-    if not route.proxy_jump:
+    if not route.jump:
         return _connect_tcp(route), None
-    *earlier_hops, hop = route.proxy_jump
-    if len(passed_hops) == _MAX_JUMPS:
-        raise HostUnavailable(f"ProxyJump leads in a circle: {' via '.join(passed_hops)}")
     try:
-        hop_route = find_route(ssh_config.jump_target(hop), settings)
-        if earlier_hops:  # they lead to it, whatever its own configuration is
-            hop_route = hop_route._replace(proxy_jump=tuple(earlier_hops), proxy_command="")
-        jump = connect(hop_route, settings, "", _CONFIG_REMEDY, (*passed_hops, hop))
+        jump = connect(route.jump, "", _CONFIG_REMEDY)
     except HostUnavailable as error:
-        raise HostUnavailable(f"{route.host}: through {hop}: {error}") from None
+        raise HostUnavailable(f"{route.host}: through {route.hop}: {error}") from None
     try:
         there, here = (route.address, route.port), ("127.0.0.1", 0)
         return jump.transport.open_channel("direct-tcpip", there, here), jump
     except SSH_ERRORS as error:
         jump.close()
         raise HostUnavailable(
-            f"{route.display_name} cannot be reached from {hop}: {error}"
+            f"{route.display_name} cannot be reached from {route.hop}: {error}"
         ) from None
 
 

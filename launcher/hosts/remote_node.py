@@ -80,12 +80,7 @@ class RemoteNode:
             route = find_route(self._target, self._settings)
             self.address = route.address
             self._agent = _AgentConnection(
-                route,
-                self._settings,
-                self._target.ssh_password,
-                self._pythons,
-                name,
-                self._on_message,
+                route, self._target.ssh_password, self._pythons, name, self._on_message
             )
         except HostUnavailable as error:
             self._failure = str(error)
@@ -207,7 +202,6 @@ class _AgentConnection:
     def __init__(
         self,
         route: Route,
-        settings: Settings,
         password: str,
         pythons: list[str],
         name: str,
@@ -224,7 +218,7 @@ class _AgentConnection:
         self._on_message = on_message
         self._numbers, self._calls = itertools.count(), dict[int, _Call]()
         self._writing = threading.Lock()
-        self.connection = connect(route, settings, password)
+        self.connection = connect(route, password)
         try:
             self._channel = self.connection.open_program(agent_bundle.start_command(pythons))
             self._channel.sendall(agent_bundle.bundle_header(name) + agent_bundle.bundle())

@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ _DEFAULTS = {
 }
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 _HIDDEN = "***"
+_MAX_JUMPS = 8
 
 ConfigValues = dict[str, list[str]]  # the values for one host, by lower-case keyword
 
@@ -66,7 +68,8 @@ class Route(NamedTuple):
     identity_files: tuple[str, ...] = ()
     identities_only: bool = False
     agent: str = ""  # socket of the SSH agent; empty: none
-    proxy_jump: tuple[str, ...] = ()  # [user@]host[:port] each, the nearest first
+    jump: "Route | None" = None  # to the host through which it is reached
+    hop: str = ""  # that host as ProxyJump calls it, [user@]host[:port]
     proxy_command: str = ""
     known_hosts: tuple[str, ...] = ()  # files; new keys are written to the first
     global_known_hosts: tuple[str, ...] = ()
@@ -84,10 +87,17 @@ class Route(NamedTuple):
         return self.host if at == f"{self.host}:22" else f"{self.host} ({at})"
 
 
-def find_route(target: Target, settings: Settings) -> Route:
+def find_route(
+    target: Target,
+    settings: Settings,
+    hops: Sequence[str] = (),
+    passed_hops: tuple[str, ...] = (),
+) -> Route:
     """Return the route to a host; the CSV takes precedence over the SSH configuration.
 
-    Raise HostUnavailable if the configuration cannot be read.
+    `hops`, the nearest first, lead to it, whatever ProxyJump of its own configuration is.
+    `passed_hops`: the jump hosts whose routes need this one. Raise HostUnavailable if the
+    configuration cannot be read, or leads in a circle.
     """
     if target.ip.startswith("-"):
         raise HostUnavailable(f"{target.ip!r} is not a host name; fix column ip")
@@ -102,7 +112,8 @@ def find_route(target: Target, settings: Settings) -> Route:
         **{"l": here, "L": here.split(".")[0], "u": account, "d": home, "i": str(os.getuid())},
         "%": "%",
     }
-    jump = _expand(first.get("proxyjump", ""), tokens)
+    configured = _expand(first.get("proxyjump", ""), tokens).split(",")
+    hops = hops or [hop.strip() for hop in configured if hop.strip()]
     limit = first.get("connecttimeout", "")
     strict = first.get("stricthostkeychecking", "ask")
     return Route(
@@ -114,8 +125,9 @@ def find_route(target: Target, settings: Settings) -> Route:
         identity_files=_expand_paths(values["identityfile"], tokens),
         identities_only=first.get("identitiesonly") == "yes",
         agent=_agent_socket(first.get("identityagent", "SSH_AUTH_SOCK"), tokens),
-        proxy_jump=tuple(hop.strip() for hop in jump.split(",") if hop.strip()),
-        proxy_command="" if jump else _expand(first.get("proxycommand", ""), tokens),
+        jump=_find_jump(target.ip, hops, settings, passed_hops) if hops else None,
+        hop=hops[-1] if hops else "",
+        proxy_command="" if hops else _expand(first.get("proxycommand", ""), tokens),
         known_hosts=_expand_paths(values["userknownhostsfile"], tokens),
         global_known_hosts=_expand_paths(values["globalknownhostsfile"], tokens),
         host_key_alias=alias,
@@ -127,8 +139,21 @@ def find_route(target: Target, settings: Settings) -> Route:
     )
 
 
-def jump_target(hop: str) -> Target:
-    """Parse a hop of `Route.proxy_jump`; the SSH configuration provides its keys."""
+def _find_jump(
+    host: str, hops: Sequence[str], settings: Settings, passed_hops: tuple[str, ...]
+) -> Route:
+    """Return the route to the last of the hops, by those before it."""
+    *earlier_hops, hop = hops
+    if len(passed_hops) == _MAX_JUMPS:
+        raise HostUnavailable(f"ProxyJump leads in a circle: {' via '.join(passed_hops)}")
+    try:
+        return find_route(_jump_target(hop), settings, earlier_hops, (*passed_hops, hop))
+    except HostUnavailable as error:
+        raise HostUnavailable(f"{host}: through {hop}: {error}") from None
+
+
+def _jump_target(hop: str) -> Target:
+    """Parse a hop; the SSH configuration provides its keys."""
     found = re.fullmatch(r"(?:ssh://)?(?:(.*)@)?(\[[^\]]+\]|[^:/@]+)(?::(\d+))?/?", hop)
     if not found:
         raise HostUnavailable(f"ProxyJump {hop}: write it as user@host:port")

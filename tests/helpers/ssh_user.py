@@ -12,7 +12,7 @@ needs_sshd = pytest.mark.skipif(not SSHD, reason="sshd is missing: install opens
 
 def connect(target, settings):
     """Connect to the host of a row of the CSV."""
-    return connection.connect(find_route(target, settings), settings, target.ssh_password)
+    return connection.connect(find_route(target, settings), target.ssh_password)
 
 
 class User:

@@ -40,7 +40,10 @@ def test_the_route_is_the_configurations_unless_the_csv_differs(ssh_user, monkey
     assert (one.host, one.address, one.port, one.username) == ("gpu1", "10.9.8.7", 2222, "them")
     assert one.identity_files[0] == f"{home}/my keys/them_10.9.8.7"
     assert (one.identities_only, one.agent) == (True, f"{home}/agent.sock")
-    assert one.proxy_jump == ("me@first:33", "second")
+    assert (one.hop, one.jump.address, one.jump.port) == ("second", "second", 22)
+    assert one.jump.hop == "me@first:33"
+    assert one.jump.jump[1:4] == ("first", 33, "me")
+    assert one.jump.jump.jump is None
     assert one.known_hosts == (f"{ssh_user.folder}/a", f"{home}/b")
     assert (one.host_key_alias, one.connect_timeout, one.accept_new) == ("one", 3, False)
     assert one.display_name == "gpu1 (10.9.8.7:2222)"
