@@ -67,7 +67,7 @@ class CheckpointTester:
 
     def test_newest(self) -> bool:
         """Test the newest intact checkpoint unless it was tested before; return whether it was."""
-        for path in reversed(checkpoint.all_in(self._logdir / "checkpoints")):
+        for path in reversed(checkpoint.of_run(self._logdir)):
             mark = _fingerprint(path)
             if mark in self._bad or not path.name.isdigit():
                 continue
@@ -126,9 +126,7 @@ class CheckpointTester:
     def _record(self, result: Evaluation, video: Path | None) -> None:
         """Write an evaluation to evaluations.jsonl and TensorBoard, and log it."""
         self._tested.add((result.level, result.updates))
-        row = results.make_row(result, "evaluator")
-        if video and video.exists():
-            row["video"] = results.describe_video(video, self._logdir)
+        row = results.make_row(result, "evaluator", self._logdir, video)
         try:
             results.append_row(self._logdir, row)
             self._draw(result, row)

@@ -74,8 +74,14 @@ def path_of(logdir: Path) -> Path:
     return logdir / "evaluations.jsonl"
 
 
-def make_row(result: Evaluation, by: str) -> dict[str, Any]:
-    """Return the row of an evaluation; `by`: the job that made it, test or evaluator."""
+def make_row(
+    result: Evaluation, by: str, logdir: Path | None = None, video: Path | None = None
+) -> dict[str, Any]:
+    """Return the row of an evaluation of the run in `logdir`, with its video if there is one.
+
+    `by`: the job that made it, test or evaluator. The video's path is relative to `logdir` if it is
+    inside: a folder that is moved takes such videos with it.
+    """
     kept: dict[str, Any] = result._asdict()
     kept.pop("scores")
     if won_drawn_lost := count_results(kept.pop("results")):
@@ -87,6 +93,9 @@ def make_row(result: Evaluation, by: str) -> dict[str, Any]:
     row["mean_length"] = summarise(result.lengths).mean
     if result.scores:
         row["normalised_score"] = normalised([result.mean], result.scores)[0]
+    if logdir and video and video.exists():
+        path, folder = video.resolve(), logdir.resolve()
+        row["video"] = str(path.relative_to(folder) if path.is_relative_to(folder) else path)
     return row
 
 
@@ -95,15 +104,6 @@ def count_results(results: Sequence[float]) -> dict[str, int]:
     if not results:
         return {}
     return {name: results.count(x) for name, x in (("won", 1.0), ("drawn", 0.5), ("lost", 0.0))}
-
-
-def describe_video(video: Path, logdir: Path) -> str:
-    """Return the path of a video as a row names it: relative to the run's folder if it is inside.
-
-    A folder that is moved takes such videos with it.
-    """
-    path, folder = video.resolve(), logdir.resolve()
-    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def append_row(logdir: Path, row: dict[str, Any]) -> Path:

@@ -7,7 +7,6 @@ import itertools
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from impala_mm.config import auto, flags, user_modules
@@ -300,7 +299,7 @@ def _restore_past(logdir: str, variables: Any) -> Iterator[int]:
     from impala_mm.records import checkpoint, saved_variables  # noqa: PLC0415
 
     by_key = saved_variables.named_for_acting(variables)
-    for path in checkpoint.all_in(Path(logdir, "checkpoints")) if logdir else []:
+    for path in checkpoint.of_run(logdir):
         try:
             updates = checkpoint.verify(path).updates
             saved_variables.load(path, by_key)

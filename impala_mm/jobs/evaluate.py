@@ -156,9 +156,7 @@ class _Test:
         if self._logdir is None:
             self._say(f"{self._path} is not in the folder of a run: the results are not recorded")
             return
-        row = results.make_row(result, "test")
-        if video and video.exists():
-            row["video"] = results.describe_video(video, self._logdir)
+        row = results.make_row(result, "test", self._logdir, video)
         try:
             where = results.append_row(self._logdir, row)
         except OSError as error:

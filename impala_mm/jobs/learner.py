@@ -288,8 +288,9 @@ def refuse_missing_checkpoint(config: Config) -> None:
     """
     if config.mode != "train_from" or config.mirror:  # which may hold the run
         return
-    has_started = config.logdir and checkpoint.all_in(Path(config.logdir) / "checkpoints")
-    if not has_started and (why := checkpoint.why_missing(checkpoint.resolve(config.checkpoint))):
+    if checkpoint.of_run(config.logdir):
+        return
+    if why := checkpoint.why_missing(checkpoint.resolve(config.checkpoint)):
         flags.refuse(
             f"--checkpoint: {why}; give the folder of a run, or one of the "
             f"folders in its checkpoints/"
@@ -355,7 +356,7 @@ def _describe_result(
 def _resume_hint(config: Config, folder: RunFolder | None) -> str:
     """Return how to resume the run; only rank 0 knows its folder if --logdir does not name it."""
     logdir = str(folder.path) if folder else config.logdir
-    if checkpoint.all_in(Path(logdir) / "checkpoints"):
+    if checkpoint.of_run(logdir):
         return (
             f"the last checkpoint is intact: the same flags with --logdir={logdir} resume from it"
         )

@@ -184,7 +184,7 @@ def _check_weights(config: Config, made: "Agent") -> str:
 
     variables = made.algorithm.variables
     try:
-        if checkpoint.all_in(Path(config.logdir) / "checkpoints") and config.logdir:
+        if checkpoint.of_run(config.logdir):
             path, about = checkpoint.find(config.logdir)
             resume.check_resumable(about, made.made_of, config.logdir)
             resume.check_teacher(about, config, config.logdir)

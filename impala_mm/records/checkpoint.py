@@ -88,7 +88,7 @@ def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
         raise Missing(missing)
     if (path / "about.json").exists():
         return path, describe(path)
-    found = all_in(path / "checkpoints")
+    found = of_run(path)
     order = sorted(found, key=_mean_return) if best else found
     reasons = []
     for each in reversed(order):
@@ -178,6 +178,11 @@ def all_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
 
 
+def of_run(logdir: str | Path) -> list[Path]:
+    """Return the checkpoints of the run in a folder likewise; none if no folder is named."""
+    return all_in(Path(logdir) / "checkpoints") if logdir else []
+
+
 def why_missing(path: Path) -> str:
     """Return why a path holds neither a checkpoint nor a run with one; empty if it holds one."""
     try:
@@ -187,7 +192,7 @@ def why_missing(path: Path) -> str:
 
 
 def _why_missing(path: Path) -> str:
-    if (path / "about.json").exists() or all_in(path / "checkpoints"):
+    if (path / "about.json").exists() or of_run(path):
         return ""
     if not path.is_dir():
         return f"{path} {'is a file' if path.exists() else f'does not exist{_hint(path)}'}"

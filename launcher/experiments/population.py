@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 
 from impala_mm.config import flags, setting_files
 from impala_mm.records import checkpoint, run_folder
-from impala_mm.records.run_contents import POPULATION, is_number, read_json_lines, read_records
+from impala_mm.records.run_contents import POPULATION, is_number, read_records
 from launcher.experiments.file import Axis, Experiment, Values, describe
 from launcher.experiments.journal import FINAL, Journal
 from launcher.experiments.search import CONTINUE, PAUSE, Search
@@ -165,7 +165,7 @@ class Population(Search):
         It has at least this many frames: the source is asked for one.
         """
         about, path = None, self._folder(source)
-        for path in reversed(checkpoint.all_in(self._folder(source) / "checkpoints")):
+        for path in reversed(checkpoint.of_run(self._folder(source))):
             about = checkpoint.read(path)
             if about and least <= about.frames < self._total:
                 break
@@ -214,10 +214,7 @@ class Population(Search):
 
     def _metrics(self, number: int) -> list[dict[str, Any]]:
         """Return a member's rows of metrics since it took its last checkpoint of another."""
-        try:
-            rows = read_json_lines(self._folder(number) / "metrics.jsonl")
-        except OSError:
-            return []
+        rows = read_records(self._folder(number) / "metrics.jsonl")
         return rows[self._last.get(number, {}).get("row", 0) :]
 
     def _draws(self, number: int) -> random.Random:

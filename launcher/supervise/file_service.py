@@ -110,15 +110,8 @@ class LocalFiles:
             except OSError as error:  # that of a full disk names no file
                 raise OSError(error.errno, error.strerror, path) from None
 
-    def compare_deployed(
-        self, folder: str, wanted: dict[str, str], clone: list[int]
-    ) -> dict[str, Any]:
-        """Return what a folder lacks of deployed files: see `deployed_files.compare`."""
-        return deployed_files.compare(folder, wanted, clone)
-
-    def install_deployed(self, folder: str, wanted: dict[str, str], modes: dict[str, int]) -> None:
-        """Move deployed files into place: see `deployed_files.install`."""
-        deployed_files.install(folder, wanted, modes)
+    compare_deployed = staticmethod(deployed_files.compare)
+    install_deployed = staticmethod(deployed_files.install)
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file; it replaces a file, while a folder in its place is moved aside."""

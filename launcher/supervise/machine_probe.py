@@ -101,7 +101,7 @@ class MachineProbe:
         self._programs.add(program)
         reader.start()
         try:
-            code = program.wait(seconds)
+            program.wait(seconds)
         except subprocess.TimeoutExpired:
             return 124, f"{command[0]} did not finish within {seconds:g} s\n"
         finally:  # what it has left behind may hold its output open
@@ -109,7 +109,7 @@ class MachineProbe:
             reader.join(_OUTPUT_SECONDS)
             program.poll()  # so that one that was killed leaves no zombie
             self._programs.discard(program)
-        return (code if code >= 0 else 128 - code), "".join(printed)
+        return child_process.exit_code(program), "".join(printed)
 
     def kill_programs(self) -> None:
         """Kill the programs that are still running: their caller is gone."""
@@ -130,16 +130,9 @@ class MachineProbe:
         """Let the learners that write to a run's folder save a checkpoint. Raises OSError."""
         (Path(folder) / SAVE_REQUEST).touch()
 
-    def describe_writer(self, folder: str, starting: str) -> str:
-        """Return which run or process writes to a run's folder; empty if none does.
-
-        `starting` is the name of the run that is about to start in it.
-        """
-        return run_registry.describe_writer(folder, starting)
-
-    def file_service_command(self) -> list[str]:
-        """Return the command that serves this machine's files."""
-        return file_service.serve_command()
+    describe_writer = staticmethod(run_registry.describe_writer)
+    file_service_command = staticmethod(file_service.serve_command)
+    measure_bandwidth = staticmethod(bandwidth.measure)
 
     def resolve(self, host: str) -> list[str]:
         """Return the IPv4 addresses of a host name, looked up on this machine."""
@@ -160,10 +153,6 @@ class MachineProbe:
         for listener in self._servers:
             listener.close()
         self._servers.clear()
-
-    def measure_bandwidth(self, host: str, port: int, seconds: float) -> float:
-        """Return the Mbit/s to a host that listens. Raises OSError."""
-        return bandwidth.measure(host, port, seconds)
 
     def free_ports(self, address: str, count: int) -> list[int]:
         """Return the first free ports of an address, where mpirun's agents wait for other hosts."""

@@ -142,7 +142,7 @@ class Run:
             )
         self.name = name
         self.folder = (folder or runs_folder()) / name
-        self._record = ParsedFile(self.folder / "run.json", _parse_record)
+        self._record = ParsedFile(self.folder / "run.json", functools.partial(from_json, Record))
         self._states: dict[str, ParsedFile[State | None]] = {}  # by process
 
     def __eq__(self, other: object) -> bool:
@@ -356,11 +356,6 @@ class Run:
             if not self.folder.exists():
                 break
             time.sleep(0.01)  # a process that is ending has just written its state
-
-
-def _parse_record(content: dict[str, Any]) -> Record | None:
-    """Return the record with this content; None if it is none, or damaged."""
-    return from_json(Record, content)
 
 
 def check_runs_folder() -> None:
