@@ -33,8 +33,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from impala_mm.config import command_line, flag_values, flags, messages, user_modules
-from impala_mm.config.errors import UserMistake
+from impala_mm.config import command_line, flag_values, messages, user_modules
 from impala_mm.config.settings import Config
 from impala_mm.runtime import lifecycle, starter
 
@@ -71,7 +70,7 @@ def main(argv: list[str]) -> None:
 
     if config.mode == "rehearsal" and not config.validate:
         rehearse.run(config)
-    try:
+    with user_modules.mistakes_refused():
         if config.validate:
             validate.run(config, given)
         if config.mode == "test":
@@ -84,9 +83,6 @@ def main(argv: list[str]) -> None:
             evaluator.run(config, given)
         if config.job_name == "actor":
             actor.run(config)
-    except UserMistake as error:  # of an algorithm's code, or of a module of --import
-        user_modules.show_cause(error)
-        flags.refuse(str(error))
     if config.debug:
         learner.run(learner.for_debugging(config))
     if not config.job_name and starter.process_rank().size == 1:

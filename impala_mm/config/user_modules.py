@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-from impala_mm.config.errors import ForeignPackage
+from impala_mm.config.errors import BadEnvironment, ForeignPackage, UserMistake
 from impala_mm.config.flags import refuse, warn
 from impala_mm.config.messages import SHIPPED, describe_error, escape, users_traceback
 
@@ -79,6 +79,16 @@ def show_cause(error: Exception) -> None:
     """Print where a user's code raised the cause of an error, if it did."""
     if error.__cause__ and (where := users_traceback(error.__cause__)):
         print(escape(where), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def mistakes_refused() -> Iterator[None]:
+    """End the program with the sentence of a mistake that the body raises, after its cause."""
+    try:
+        yield
+    except (UserMistake, BadEnvironment) as error:
+        show_cause(error)
+        refuse(str(error))
 
 
 def import_module(module: str, after: str = "") -> ModuleType:

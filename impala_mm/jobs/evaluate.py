@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from impala_mm.config import auto, flags
-from impala_mm.config.errors import BadCheckpoint, BadEnvironment
 from impala_mm.config.settings import Config
 from impala_mm.records import checkpoint
 from impala_mm.runtime import lifecycle, log
@@ -39,8 +38,6 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
 
     try:
         played = _Test(config, given, ending).run()
-    except (BadCheckpoint, BadEnvironment) as error:
-        flags.refuse(str(error))
     except video_writer.VideoFailed as error:
         flags.refuse(f"--video_dir: {error}")
     lifecycle.exit_now(lifecycle.exit_code(ending) if not played else 0)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from impala_mm.config import auto, flags
-from impala_mm.config.errors import BadEnvironment
 from impala_mm.config.settings import Config
 from impala_mm.jobs import evaluate
 from impala_mm.runtime import heartbeat, lifecycle, log
@@ -35,10 +34,7 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
     refuse_bad_flags(config)
     evaluate.check_display(config)
     evaluate.load_tensorflow_to_play(config, intra=1)  # leaves the other cores to the run
-    try:
-        _follow(config, given, stop, lambda: ending != [signal.SIGUSR1])
-    except BadEnvironment as error:
-        flags.refuse(str(error))
+    _follow(config, given, stop, lambda: ending != [signal.SIGUSR1])
     lifecycle.exit_now(lifecycle.exit_code(ending))
 
 

@@ -24,7 +24,6 @@ def run(config: Config, chosen: Sequence[str]) -> NoReturn:
     lifecycle.load_tensorflow(0, 0, "cpu")
     import tensorflow as tf  # noqa: PLC0415
 
-    from impala_mm.environments import types  # noqa: PLC0415
     from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
 
     named = "--checkpoint" if config.checkpoint else "--logdir"
@@ -35,8 +34,6 @@ def run(config: Config, chosen: Sequence[str]) -> NoReturn:
         policy = PolicyCore(path, about, **changes)
     except BadCheckpoint as error:
         flags.refuse(f"{named}: {error}")
-    except types.BadLevel as error:
-        flags.refuse(str(error))
     try:
         with exports.replace(target) as folder:
             exports.EXPORTS[config.export_format](policy, folder)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from impala_mm.config import auto, flags
-from impala_mm.config.errors import BadCheckpoint, BadEnvironment
 from impala_mm.config.settings import Config
 from impala_mm.jobs import evaluate
 from impala_mm.records import checkpoint
@@ -32,8 +31,6 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
         complete = _record(config, given, ending)
     except BadData as error:
         flags.refuse(f"--record_dir: {error}")
-    except (BadCheckpoint, BadEnvironment) as error:
-        flags.refuse(str(error))
     lifecycle.exit_now(0 if complete else lifecycle.exit_code(ending))
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from impala_mm.config import auto, flags, setting_files, user_modules
-from impala_mm.config.errors import BadCheckpoint, BadEnvironment, UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.jobs import (
     actor,
@@ -183,21 +182,18 @@ def _check_weights(config: Config, made: "Agent") -> str:
     from impala_mm.records import saved_variables  # noqa: PLC0415
 
     variables = made.algorithm.variables
-    try:
-        if checkpoint.of_run(config.logdir):
-            path, about = checkpoint.find(config.logdir)
-            resume.check_resumable(about, made.made_of, config.logdir)
-            resume.check_teacher(about, config, config.logdir)
-            saved_variables.load(path, saved_variables.named(variables))
-            threshold = made.spec.reward_threshold if len(made.levels) == 1 else None
-            if over := resume.why_finished(about, RunLimits(config, threshold)):
-                return f"; the run in {config.logdir} is finished: {over}"
-            return f"; resumes from the {about.frames:,.0f} frames in {config.logdir}"
-        if config.mode == "train_from":
-            path, about = resume.start_from(config, variables, made.made_of)
-            return f"; training starts with the weights of {path} ({about.frames:,.0f} frames)"
-    except BadCheckpoint as error:
-        flags.refuse(str(error))
+    if checkpoint.of_run(config.logdir):
+        path, about = checkpoint.find(config.logdir)
+        resume.check_resumable(about, made.made_of, config.logdir)
+        resume.check_teacher(about, config, config.logdir)
+        saved_variables.load(path, saved_variables.named(variables))
+        threshold = made.spec.reward_threshold if len(made.levels) == 1 else None
+        if over := resume.why_finished(about, RunLimits(config, threshold)):
+            return f"; the run in {config.logdir} is finished: {over}"
+        return f"; resumes from the {about.frames:,.0f} frames in {config.logdir}"
+    if config.mode == "train_from":
+        path, about = resume.start_from(config, variables, made.made_of)
+        return f"; training starts with the weights of {path} ({about.frames:,.0f} frames)"
     return ""
 
 
@@ -210,7 +206,6 @@ def _check_teachers(config: Any, made: "Agent") -> None:
     from impala_mm.algorithms.features.guide import Guidance  # noqa: PLC0415
     from impala_mm.algorithms.features.teacher import Distillation  # noqa: PLC0415
     from impala_mm.teachers.load import load_teachers  # noqa: PLC0415
-    from impala_mm.teachers.teacher import NoTeacher  # noqa: PLC0415
 
     features = made.algorithm.features
     distillation, guidance = features.get(Distillation), features.get(Guidance)
@@ -222,10 +217,7 @@ def _check_teachers(config: Any, made: "Agent") -> None:
     evaluates = evaluates and not (config.logdir and (Path(config.logdir) / "checkpoints").exists())
     if not (asks or plays or evaluates or (guidance and float(guidance.share))):
         return
-    try:
-        teachers: list[Any] = load_teachers(config, made.spec)
-    except NoTeacher as error:
-        flags.refuse(str(error))
+    teachers: list[Any] = load_teachers(config, made.spec)
     for teacher in teachers:
         for note in teacher.notes:
             flags.warn(note)
@@ -241,11 +233,8 @@ def _check_data(config: Config, made: "Agent") -> None:
 
     if not config.uses_recorded_games:
         return
-    try:
-        if getattr(config, "teacher_data_share", 0):
-            phases.share_beside(made.algorithm, config)
-    except UserMistake as error:
-        flags.refuse(str(error))
+    if getattr(config, "teacher_data_share", 0):
+        phases.share_beside(made.algorithm, config)
     data = phases.find(made, config, Path(), 0, describe)
     if data.is_own:
         return
@@ -279,9 +268,7 @@ def _check_playing(config: Config, given: Sequence[str]) -> str:
     except checkpoint.Missing as error:
         if config.job_name == "evaluator":
             return f"{error}: an evaluator waits for the first checkpoint"
-        flags.refuse(str(error))
-    except (BadCheckpoint, BadEnvironment) as error:
-        flags.refuse(str(error))
+        raise
     return f"{' and '.join(levels)}, with {path} ({about.frames:,.0f} frames)"
 
 

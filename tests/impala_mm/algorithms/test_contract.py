@@ -8,6 +8,7 @@ from impala_mm.actor.acting import Act
 from impala_mm.algorithms import agent, contract
 from impala_mm.algorithms.impala import algorithm as impala
 from impala_mm.algorithms.interface import Role
+from impala_mm.config import user_modules
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
 from impala_mm.distributed.group import SingleLearner
@@ -145,7 +146,7 @@ def answer(monkeypatch, capsys):
     monkeypatch.setattr(lifecycle, "load_tensorflow", lambda *threads: None)
 
     def run(**settings):
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as ended, user_modules.mistakes_refused():
             validate.run(_config(**settings), list(settings))
         out, err = capsys.readouterr()
         return ended.value.code, out + err

@@ -11,7 +11,7 @@ from deadlines import within
 from processes import ROOT, needs_horovod, run
 
 from impala_mm.algorithms.policy_gradient.settings import PPOSettings as PpoSettings
-from impala_mm.config import command_line
+from impala_mm.config import command_line, user_modules
 from impala_mm.config.settings import Config
 from impala_mm.jobs import before_start, local_run, validate
 from impala_mm.runtime import lifecycle
@@ -44,7 +44,7 @@ def _answer(capsys, **settings):
     """Run --validate with these settings; return (exit code, output)."""
     name = settings.get("algorithm", "impala")
     kind = Config if name == "impalla" else Config.of_algorithm(name)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as ended, user_modules.mistakes_refused():
         validate.run(kind(**settings), list(settings))
     out, err = capsys.readouterr()
     return ended.value.code, out + err
