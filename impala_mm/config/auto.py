@@ -76,9 +76,8 @@ def group_sizes(
 
     With two groups an actor steps one while its network reads the other, at the price of batches
     half as large. This pays off only where cores are idle, which is known only for `own_actors`:
-    those that experiment.py itself started. `rounds`: whether the algorithm plays in rounds. A
-    ValueError is raised if --env_groups asks for more groups than rounds allow, or than there are
-    environments.
+    those that experiment.py itself started. `rounds`: whether the algorithm plays in rounds. More
+    groups than rounds allow, or than there are environments, are refused.
     """
     wanted, agents = config.env_groups, environment.agents
     count //= agents
@@ -87,7 +86,7 @@ def group_sizes(
     if rounds or config.deterministic_run:
         if wanted > 1:
             cause = f"--algorithm={config.algorithm}" if rounds else "--deterministic_run"
-            raise ValueError(
+            flags.refuse(
                 f"--env_groups={wanted}: {cause} makes actors wait for the next policy, which "
                 f"several groups of environments cannot do; use --env_groups=1"
             )
@@ -99,9 +98,9 @@ def group_sizes(
 
 
 def check_groups(config: Config, count: int) -> None:
-    """Raise ValueError if --env_groups asks for more groups than there are environments."""
+    """Refuse more groups in --env_groups than there are environments."""
     if config.env_groups > count:
-        raise ValueError(
+        flags.refuse(
             f"--env_groups={config.env_groups}: an actor cannot divide {count} environments into "
             f"more than {count} groups; raise --num_envs or lower --env_groups"
         )

@@ -222,10 +222,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     count = auto.num_columns(config, spec)
     rounds = algorithm.rounds
     refuse_many_environments(config, count, UnrollCodec(algorithm.unroll).size, 1)
-    try:
-        sizes = auto.group_sizes(config, count, spec, starter.is_local_run(), rounds)
-    except ValueError as error:
-        flags.refuse(str(error))
+    sizes = auto.group_sizes(config, count, spec, starter.is_local_run(), rounds)
     groups = _make_groups(setup, spec, sizes)
     # Asked only now, so that mistakes in the flags are found while no learner runs.
     chosen = _ask_task_flags(setup, made.identity)

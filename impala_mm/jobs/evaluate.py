@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
@@ -111,10 +111,8 @@ class _Test:
 
     def _play(self, policy: "PolicyCore", level: str) -> "Evaluation":
         from impala_mm.evaluation.games import evaluate_level  # noqa: PLC0415
-        from impala_mm.teachers.opponents import load_player  # noqa: PLC0415
 
         config = self._config
-        given = config.no_reward_steps if "no_reward_steps" in self._given else None
         begin, line = time.monotonic(), Interval(_LINE_SECONDS)
 
         def meanwhile(games: Sequence["Game"], steps: int) -> bool:
@@ -126,15 +124,10 @@ class _Test:
         return evaluate_level(
             policy,
             level,
-            config.test_num_episodes,
-            auto.num_test_envs(config),
-            deterministic=config.deterministic,
-            seed=config.seed,
-            no_reward_steps=given,
             viewers=make_viewers(config, policy, level, self._unwritten.append),
             meanwhile=meanwhile,
             say=self._say,
-            load_opponent=load_player,
+            **how_to_play(config, self._given),
         )
 
     def _say_interrupted(self, result: "Evaluation") -> None:
@@ -160,6 +153,20 @@ class _Test:
             self._say(f"{results.path_of(self._logdir)} cannot be written: {error.strerror}")
         else:
             self._say(f"recorded in {where}")
+
+
+def how_to_play(config: Config, given: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of `evaluate_level` that the flags determine; `given`: see `run`."""
+    from impala_mm.teachers.opponents import load_player  # noqa: PLC0415
+
+    return {
+        "num_episodes": config.test_num_episodes,
+        "num_envs": auto.num_test_envs(config),
+        "deterministic": config.deterministic,
+        "seed": config.seed,
+        "no_reward_steps": config.no_reward_steps if "no_reward_steps" in given else None,
+        "load_opponent": load_player,
+    }
 
 
 def check_display(config: Config) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from impala_mm.config import auto, flags
+from impala_mm.config import flags
 from impala_mm.config.settings import Config
 from impala_mm.jobs import evaluate
 from impala_mm.runtime import heartbeat, lifecycle, log
@@ -52,7 +52,6 @@ def _follow(
     """Test checkpoints until `stop`; unless it is to be `at_once`, test the last one then."""
     from impala_mm.evaluation import games  # noqa: PLC0415
     from impala_mm.evaluation.checkpoint_tester import CheckpointTester, Film  # noqa: PLC0415
-    from impala_mm.teachers.opponents import load_player  # noqa: PLC0415
 
     say, alive = log.ProcessLogger("evaluator"), heartbeat.of_this_process()
 
@@ -73,12 +72,7 @@ def _follow(
         meanwhile=keep_playing,
         say=say,
         film=film if config.video_dir else None,
-        num_episodes=config.test_num_episodes,
-        num_envs=auto.num_test_envs(config),
-        deterministic=config.deterministic,
-        seed=config.seed,
-        no_reward_steps=config.no_reward_steps if "no_reward_steps" in given else None,
-        load_opponent=load_player,
+        **evaluate.how_to_play(config, given),
     )
     since, said = time.monotonic(), float("-inf")
     while not stop.is_set():

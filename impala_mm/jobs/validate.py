@@ -116,11 +116,7 @@ def _refuse_many_environments(config: Config, made: "Agent") -> None:
     count = auto.num_columns(config, made.spec)
     actors = 1 if config.job_name else auto.num_actors(config)
     actor.refuse_many_environments(config, count, unroll_bytes, actors)
-    try:
-        rounds = made.algorithm.rounds
-        auto.group_sizes(config, count, made.spec, False, rounds)
-    except ValueError as error:
-        flags.refuse(str(error))
+    auto.group_sizes(config, count, made.spec, False, made.algorithm.rounds)
 
 
 def _check_functions(config: Config, made: "Agent") -> str:

@@ -40,10 +40,7 @@ def refuse_before_loading(config: Config, learners: int) -> None:
     if not config.job_name:
         _refuse_first(_of_few_actors(config, learners, actors or 0))
     if config.num_envs != flags.AUTO:
-        try:
-            auto.check_groups(config, config.num_envs)
-        except ValueError as error:
-            flags.refuse(str(error))
+        auto.check_groups(config, config.num_envs)
 
 
 def refuse_for_algorithm(

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from impala_mm.config import auto, flags
 from impala_mm.runtime import lifecycle
+from impala_mm.runtime.safe_files import text_of
 
 
 def select_device(flag: str, wish: str, number: int) -> str:
@@ -74,10 +75,9 @@ def resolve_precision(wish: str, observation: Any) -> str:
     return "bfloat16" if pictures and computes_bfloat16() else "float32"
 
 
-def computes_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+def computes_bfloat16(cpuinfo: str | Path = "/proc/cpuinfo") -> bool:
     """Return whether the selected device has bfloat16 instructions; others emulate it slowly."""
     for gpu in tf.config.get_visible_devices("GPU"):
         details = tf.config.experimental.get_device_details(gpu)
         return details.get("compute_capability", (0, 0)) >= (8, 0)  # NVIDIA's A100 and later
-    known = cpuinfo.read_text() if cpuinfo.exists() else ""
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(known.split())
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(text_of(cpuinfo).split())

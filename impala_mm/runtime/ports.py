@@ -10,10 +10,10 @@ import os
 import pwd
 import socket
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from impala_mm.config import flags
 from impala_mm.config.settings import Config
+from impala_mm.runtime.safe_files import text_of
 
 FIRST_PORT = 8001  # the first port that is tried if an address has port 0
 _LISTENING = "0A"  # in /proc/net/tcp
@@ -136,13 +136,13 @@ def describe_holder(address: str) -> str:
     _, port = split_address(address)
     users = {}  # by the socket
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in _read(table).splitlines()[1:]:
+        for line in text_of(table).splitlines()[1:]:
             fields = line.split()
             if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
                 users[f"socket:[{fields[9]}]"] = int(fields[7])
     for process in filter(str.isdigit, os.listdir("/proc")):
         if users.keys() & _open_files(process):
-            command = _read(f"/proc/{process}/cmdline").replace("\0", " ").strip()
+            command = text_of(f"/proc/{process}/cmdline").replace("\0", " ").strip()
             shown = (
                 command if len(command) <= _COMMAND_LETTERS else f"{command[:_COMMAND_LETTERS]}..."
             )
@@ -163,12 +163,6 @@ def _open_files(process: str) -> set[str]:
             with contextlib.suppress(OSError):  # closed meanwhile
                 found.add(os.readlink(f"/proc/{process}/fd/{descriptor}"))
     return found
-
-
-def _read(path: str) -> str:
-    with contextlib.suppress(OSError):
-        return Path(path).read_text(errors="replace")
-    return ""
 
 
 def parse_learner_hosts(config: Config) -> list[str]:

@@ -7,6 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
+from impala_mm.runtime.safe_files import text_of
+
 _PACKAGES = (
     *("tensorflow", "tensorflow-cpu", "dm-sonnet", "horovod", "mpi4py", "numpy"),
     *("gymnasium", "gym", "ale-py", "opencv-python-headless"),
@@ -46,8 +48,8 @@ def changes() -> str:
 
 def machine() -> str:
     """Return the machine's cores, processor and memory, as far as the system reports them."""
-    model = re.search(r"model name\s*: (.*)", _text("/proc/cpuinfo"))
-    memory = re.search(r"MemTotal:\s*(\d+)", _text("/proc/meminfo"))
+    model = re.search(r"model name\s*: (.*)", text_of("/proc/cpuinfo"))
+    memory = re.search(r"MemTotal:\s*(\d+)", text_of("/proc/meminfo"))
     cores = len(os.sched_getaffinity(0))
     size = f", {int(memory[1]) / 2**20:.0f} GiB" if memory else ""
     return f"{cores} cores ({model[1] if model else platform.machine()}){size}"
@@ -61,10 +63,3 @@ def _git(*arguments: str) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return ran.stdout.decode(errors="replace")
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""

@@ -45,6 +45,13 @@ def text_reader(folder: Path) -> Callable[[Path], str]:
     return read_text
 
 
+def text_of(path: str | Path) -> str:
+    """Return the text of a file of the system; empty if there is none, or it cannot be read."""
+    with contextlib.suppress(OSError):
+        return Path(path).read_text(errors="replace")
+    return ""
+
+
 def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)  # a pipe would wait for its writer
 

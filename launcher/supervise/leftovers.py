@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.supervise import file_lock, procfs
-from launcher.supervise.json_files import read_json
+from launcher.supervise.json_files import read_json, read_text
 
 _LEAST_AGE = 10.0  # seconds: a new file may not be in use yet
 _CLOCK_SECONDS = 60.0  # by which the clock may have been set since a process was started
@@ -175,7 +175,7 @@ def _find_uses() -> _Uses | None:
                     uses.paths.add(os.readlink(link))
                     uses.files.add(_identity(link))
         except PermissionError:  # the kernel protects it, as it does programs with privileges
-            if _PROGRAM.search(_command(process)):
+            if _PROGRAM.search(read_text(process / "cmdline")):
                 return None
             continue
         except OSError:  # it has just ended
@@ -188,13 +188,6 @@ def _find_uses() -> _Uses | None:
         if "libtensorflow" in maps:
             ticks.append(procfs.start_time(int(process.name)))
     return uses._replace(tensorflow_since=_time_of(ticks))
-
-
-def _command(process: Path) -> str:
-    try:
-        return (process / "cmdline").read_text(errors="replace")
-    except OSError:  # it has just ended
-        return ""
 
 
 def _time_of(ticks: Iterable[int]) -> float:

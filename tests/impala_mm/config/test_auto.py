@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from impala_mm.config import auto, flags
 from impala_mm.config.command_line import parse
+from impala_mm.config.errors import BadSettings
 from impala_mm.config.settings import Config
 from impala_mm.transport.rounds import why_unfit
 
@@ -74,7 +75,8 @@ def test_groups_take_turns_where_cores_are_left_and_images_are_read():
 def test_groups_do_not_take_turns_where_actors_wait_for_the_next_policy():
     few = f"--num_actors={len(os.sched_getaffinity(0)) - 1}"
     assert auto.group_sizes(_config(few), 33, _level(PICTURE), True, True) == [33]
-    with pytest.raises(ValueError, match=r"--env_groups=2: .* wait for the next policy"):
+    refused = pytest.raises(BadSettings, match=r"--env_groups=2: .* wait for the next policy")
+    with flags.refusals_raised(), refused:
         auto.group_sizes(_config("--env_groups=2"), 33, _level(PICTURE), True, True)
 
 
