@@ -11,11 +11,12 @@ copy's folder.
 import dataclasses
 import posixpath
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.hosts.remote_files import FileStore
+from launcher.supervise.errors import join_names
 from launcher.supervise.file_service import FOLDER, FileInfo
 from launcher.supervise.json_files import from_json, read_json, write_json
 from launcher.supervise.task import ROW_FILES
@@ -26,7 +27,6 @@ _SAMPLE_BYTES = 1 << 16
 _MIRRORED_FILES = ("learners.log", *ROW_FILES)  # `state_mirror` writes these copies, too
 _SIZE, _INODE = 0, 2  # in `FileInfo`
 LINK = 3  # in `FileInfo`: the target of a link; empty for a file
-_MAX_NAMED = 3  # refused files that a message names
 _MOVE_ASIDE = "aside"
 
 
@@ -137,7 +137,8 @@ class FolderCopy:
                 f"folder",
             ),
         ):
-            if refused and (message := refusal(refused, why)) not in result.errors:
+            message = f"{join_names(sorted(refused))} not copied, since {why}"
+            if refused and message not in result.errors:
                 result.errors.append(message)
         return inside
 
@@ -385,13 +386,6 @@ def is_safe(name: str, offer: OfferedFile) -> bool:
 def folders_above(name: str) -> set[str]:
     """Return the names of the folders above a file within the run's folder."""
     return {name[:i] for i, letter in enumerate(name) if letter == "/"}
-
-
-def refusal(names: Collection[str], why: str) -> str:
-    """Return the message that these files were not copied; of many, the first are named."""
-    first, more = sorted(names)[:_MAX_NAMED], len(names) - _MAX_NAMED
-    rest = f" and {more:,} more" if more > 0 else ""
-    return f"{', '.join(first)}{rest} not copied, since {why}"
 
 
 def choose_action(
