@@ -7,7 +7,7 @@ sentence, and checking costs nothing once they are traced.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -26,11 +26,6 @@ from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.data.variables import BadVariables
 from impala_mm.distributed.gradients import GradientReducer
-
-# `update` or `offline_update`, of this module.
-Update = Callable[
-    [Algorithm, Batch, Context, GradientReducer], tuple[dict[str, tf.Tensor], tf.Tensor]
-]
 
 
 class AlgorithmMistake(UserMistake):
@@ -69,44 +64,26 @@ def act(
     return actions, state, extras
 
 
-def judge(algorithm: Algorithm, entry: Entry, core_state: Any) -> PolicyOutput:
-    """Return what `judge` returns; raise AlgorithmMistake if it is no such output."""
-    with _naming_mistakes(name := _name(algorithm, "judge")):
-        output = algorithm.judge(entry, core_state)
-    _check_output(name, output, entry)
-    return output
-
-
-def judge_unroll(algorithm: Algorithm, entries: Entry, start: Any) -> PolicyOutput:
-    """Return what `judge_unroll` returns; raise AlgorithmMistake if it is no such output."""
-    with _naming_mistakes(name := _name(algorithm, "judge_unroll")):
-        output = algorithm.judge_unroll(entries, start)
+def judge(
+    algorithm: Algorithm, entries: Entry, core_state: Any, method: str = "judge"
+) -> PolicyOutput:
+    """Return what `judge` or `judge_unroll` does; raise AlgorithmMistake for no such output."""
+    with _naming_mistakes(name := _name(algorithm, method)):
+        output = getattr(algorithm, method)(entries, core_state)
     _check_output(name, output, entries)
     return output
 
 
 def update(
-    algorithm: Algorithm, batch: Batch, context: Context, exchange: GradientReducer
+    algorithm: Algorithm,
+    batch: Batch,
+    context: Context,
+    exchange: GradientReducer,
+    method: str = "update",
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Return what `update` returns; raise AlgorithmMistake if it is no such result."""
-    with _calling_features(algorithm, name := _name(algorithm, "update")):
-        results = algorithm.update(batch, context, exchange)
-    return _checked_update(name, results, batch)
-
-
-def offline_update(
-    algorithm: Algorithm, batch: Batch, context: Context, exchange: GradientReducer
-) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Return what `offline_update` returns; raise AlgorithmMistake if it is no such result."""
-    with _calling_features(algorithm, name := _name(algorithm, "offline_update")):
-        results = algorithm.offline_update(batch, context, exchange)
-    return _checked_update(name, results, batch)
-
-
-def _checked_update(
-    name: str, results: Any, batch: Batch
-) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Return the results of an update; raise AlgorithmMistake for others than its two."""
+    """Return what `update` or `offline_update` does; raise AlgorithmMistake for other results."""
+    with _calling_features(algorithm, name := _name(algorithm, method)):
+        results = getattr(algorithm, method)(batch, context, exchange)
     if not isinstance(results, tuple | list) or len(results) != 2:
         raise AlgorithmMistake(
             f"{name} returns {_describe(results)}; wanted are two results: (metrics, priorities "
@@ -138,13 +115,13 @@ def trace_judges(algorithm: Algorithm) -> None:
     )
     entry = entry._replace(terminated=None, truncated=None, extras=None)  # as while playing
 
-    def trace(function: Callable[..., PolicyOutput], entries: Entry) -> None:
-        traced = tf.function(functools.partial(function, algorithm), autograph=False)
+    def trace(method: str, entries: Entry) -> None:
+        traced = tf.function(functools.partial(judge, algorithm, method=method), autograph=False)
         traced.get_concrete_function(entries, unroll.start)
 
-    trace(judge, entry)
+    trace("judge", entry)
     if defines(algorithm.judge_unroll):
-        trace(judge_unroll, unroll.unrolls)
+        trace("judge_unroll", unroll.unrolls)
 
 
 def check_read(algorithm: Algorithm, traced: Any) -> None:
@@ -155,12 +132,12 @@ def check_read(algorithm: Algorithm, traced: Any) -> None:
         raise AlgorithmMistake(f"{_name(algorithm, 'act')} {error}") from None
 
 
-def check_assigned(algorithm: Algorithm, update: Update, traced: Any, exchange: Any) -> None:
+def check_assigned(algorithm: Algorithm, method: str, traced: Any, exchange: Any) -> None:
     """Raise AlgorithmMistake if a traced update assigns a variable of no group of `variables`."""
     try:
         algorithm.variables.check_assigned(traced, exchange.variables)
     except BadVariables as error:
-        raise AlgorithmMistake(f"{_name(algorithm, update.__name__)} {error}") from None
+        raise AlgorithmMistake(f"{_name(algorithm, method)} {error}") from None
 
 
 def _check_output(name: str, output: Any, entry: Entry) -> None:

@@ -32,7 +32,6 @@ from impala_mm.runtime import lifecycle, ports
 
 if TYPE_CHECKING:
     from impala_mm.algorithms.agent import Agent
-    from impala_mm.algorithms.contract import Update
     from impala_mm.algorithms.interface import Algorithm
     from impala_mm.data.trajectory import Batch
 
@@ -142,8 +141,8 @@ def _check_functions(config: Config, made: "Agent") -> str:
         contract.trace_judges(agent.make_agent(own, 0, made.levels, Role.EVALUATOR).algorithm)
         alone, values = SingleLearner(), made.layout.values
         likes = _batches_like(config, made.algorithm)
-        for update, batch in likes:
-            TrainStep(made.algorithm, alone, config, values, update=update).trace(batch)
+        for method, batch in likes:
+            TrainStep(made.algorithm, alone, config, values, method=method).trace(batch)
     except (contract.AlgorithmMistake, NothingCompiled) as error:
         user_modules.show_cause(error)
         flags.refuse(str(error))
@@ -155,9 +154,9 @@ def _check_functions(config: Config, made: "Agent") -> str:
     )
 
 
-def _batches_like(config: Any, algorithm: "Algorithm") -> "list[tuple[Update, Batch]]":
-    """Return each update of the algorithm, with the specs of its batches; none if not known."""
-    from impala_mm.algorithms import contract, feature_settings  # noqa: PLC0415
+def _batches_like(config: Any, algorithm: "Algorithm") -> "list[tuple[str, Batch]]":
+    """Return the algorithm's updates by name, with the specs of their batches; none if unknown."""
+    from impala_mm.algorithms import feature_settings  # noqa: PLC0415
     from impala_mm.algorithms.interface import defines  # noqa: PLC0415
     from impala_mm.data import batches  # noqa: PLC0415
 
@@ -171,11 +170,9 @@ def _batches_like(config: Any, algorithm: "Algorithm") -> "list[tuple[Update, Ba
     if share:
         part = algorithm.minibatch_columns or columns
         beside = columns // part * feature_settings.columns_beside(part, share)
-    likes: list[tuple[Update, Batch]] = [
-        (contract.update, batches.specs(unroll, columns + beside, entries))
-    ]
+    likes = [("update", batches.specs(unroll, columns + beside, entries))]
     if defines(algorithm.offline_update):
-        likes.append((contract.offline_update, batches.specs(unroll, columns, entries)))
+        likes.append(("offline_update", batches.specs(unroll, columns, entries)))
     return likes
 
 

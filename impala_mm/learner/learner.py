@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.episodes import ReportedEpisodes
@@ -93,7 +92,7 @@ class Learner(threading.Thread):
         self._offline_step: TrainStep | None = None
         if self.offline_planned:
             self._offline_step = TrainStep(
-                algorithm, group, config, values, watched, contract.offline_update
+                algorithm, group, config, values, watched, "offline_update"
             )
         self._asked_to_end = threading.Event()
         self._lockstep: Lockstep | None = None

@@ -115,9 +115,9 @@ class TrainStep:
         config: Config,
         read_acting_values: Callable[[], Sequence[tf.Tensor]],
         checked: Sequence[tf.Variable] = (),
-        update: contract.Update = contract.update,
+        method: str = "update",
     ):
-        """Make the graph of `update` or `offline_update`, as `contract` calls them.
+        """Make the graph of the algorithm's `update` or `offline_update`.
 
         The variables `checked`, equal on all learners, must be finite after each update.
         """
@@ -126,7 +126,7 @@ class TrainStep:
         self._weights = [variable for variable in self._checked if id(variable) in trained]
         self._others = [variable for variable in self._checked if id(variable) not in trained]
         self._num_weights = sum(variable.shape.num_elements() for variable in self._weights)
-        self._algorithm, self._update, self._config = algorithm, update, config
+        self._algorithm, self._method, self._config = algorithm, method, config
         self._read_acting_values = read_acting_values
         self._graph: Callable[..., Any] | None = None
         self._names: list[str] = []
@@ -190,7 +190,7 @@ class TrainStep:
         schedule, number = tf.TensorSpec([3], tf.float32), tf.TensorSpec([], tf.int64)
         function = tf.function(self._trace, autograph=False)
         traced = function.get_concrete_function(batch, schedule, number)
-        contract.check_assigned(self._algorithm, self._update, traced, self._exchange)
+        contract.check_assigned(self._algorithm, self._method, traced, self._exchange)
         return traced
 
     def _trace(
@@ -203,7 +203,9 @@ class TrainStep:
         reducer = self._exchange
         reducer.begin(number)
         context = Context(*tf.unstack(schedule))
-        metrics, priorities = self._update(self._algorithm, batch, context, reducer)
+        metrics, priorities = contract.update(
+            self._algorithm, batch, context, reducer, self._method
+        )
         if self._config.xla and not reducer.differentiated:
             raise NothingCompiled(
                 f"--xla compiles what exchange.differentiate computes, which "

@@ -152,7 +152,7 @@ class PolicyCore:
         Raises CannotTeach if the policy's algorithm has no `judge_unroll`.
         """
         self.check_teaches()
-        return contract.judge_unroll(self.algorithm, entries, start)
+        return contract.judge(self.algorithm, entries, start, "judge_unroll")
 
     def check_teaches(self) -> None:
         """Raise CannotTeach if the policy's algorithm has no `judge_unroll`."""

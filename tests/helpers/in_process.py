@@ -79,8 +79,9 @@ def updater(algorithm, config, changed=lambda batch: batch, traced=True):
 
     def update(contents, over):
         batch = changed(decoded(codec, contents))
+        alone.begin(tf.constant(0, tf.int64))
         metrics, _ = algorithm.update(batch, Context(over, tf.ones([]), tf.constant(0.0)), alone)
-        return metrics
+        return metrics | {"grad_norm": alone.read()[1][0]}  # as `TrainStep` adds it
 
     if traced:
         update = tf.function(update, signature, autograph=False)

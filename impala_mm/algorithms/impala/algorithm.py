@@ -62,29 +62,16 @@ class Impala(ActorCritic):
             lambda: self._loss(batch, moments, features, begun.prepared, bonus), trained
         )
         rate = self._schedule_rate(context)
-        applied = exchange.apply(self._optimizer, gradients, trained)
-        # The number of steps over which each loss is a sum; with "mean" it is already an average.
-        sums = self._config.loss_reduction == "sum"
-        num_summed = tf.size(batch.unrolls.reward[1:]) if sums else 1
-        num_summed = tf.cast(num_summed, tf.float32)
-        per_step = ImpalaLosses(*(value / num_summed for value in loss))
-        error = 2.0 * exchange.mean(loss.error, name="squared_error") / num_summed
-        self._unit.see_error(error)
+        exchange.apply(self._optimizer, gradients, trained)
+        steps, reduction = batch.unrolls.first[1:], self._config.loss_reduction
+        error = 2.0 * exchange.mean(loss.error, name="squared_error")
+        self._unit.see_error(losses.per_step(error, steps, reduction))
         self._normaliser.update(batch, self.unroll.overlap, exchange)
-        metrics = {
-            "loss/total": loss.total,
-            "loss/policy": loss.policy,
-            "loss/baseline": loss.baseline,
-            "loss/entropy": loss.entropy,
+        parts = {n: getattr(loss, n) for n in ("total", "policy", "baseline", "entropy")}
+        metrics = losses.as_metrics(parts, steps, reduction) | {
             "loss/shift": loss.shift,
-            "loss_per_step/total": per_step.total,
-            "loss_per_step/policy": per_step.policy,
-            "loss_per_step/baseline": per_step.baseline,
-            "loss_per_step/entropy": per_step.entropy,
-            "off_policyness": per_step.shift,
+            "off_policyness": losses.per_step(loss.shift, steps, reduction),
             "learning_rate": rate,
-            "grad_norm": applied.norm,
-            "clipped_share": applied.clipped,
         }
         metrics |= self._entropy_cost.update(measured["entropy"], exchange)
         metrics |= begun.metrics | features.after(measured["features"], exchange)

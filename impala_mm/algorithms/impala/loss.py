@@ -13,7 +13,7 @@ from impala_mm.algorithms.impala.off_policy import Surrogate
 from impala_mm.algorithms.parts import action_policies, losses, value_units, vtrace
 from impala_mm.algorithms.parts.advantages import Estimates, Estimator
 from impala_mm.algorithms.parts.distributions import Distribution
-from impala_mm.algorithms.parts.value_units import RewardUnit, ValueUnit
+from impala_mm.algorithms.parts.value_units import ValueUnit
 
 
 class ImpalaLosses(NamedTuple):
@@ -149,7 +149,7 @@ def impala_loss(
     NaN: it adds 0 to every loss and to every gradient.
     """
     steps, values, _, log_probs, weights, estimates, _, target_log_probs = step
-    unit = unit or RewardUnit()
+    unit = unit or ValueUnit()
     squared = unit.squared(level)
     advantages = unit.scale_advantages(estimates.advantages, level)
     targets = estimates.value_targets

@@ -248,7 +248,7 @@ class ActorCritic(Algorithm):
 
         # What no feature teaches stays as it is.
         found, gradients = exchange.differentiate(loss, trained, allow_unused=True)
-        applied = exchange.apply(self._optimizer, gradients, trained)
+        exchange.apply(self._optimizer, gradients, trained)
         error = exchange.mean(found.squared_error, name="squared_error")
         self._unit.see_error(tf.cast(error, tf.float32))
         # Recorded observations and rewards are what the student will see, too.
@@ -258,8 +258,6 @@ class ActorCritic(Algorithm):
             "loss/total": found.total,
             "loss/baseline": found.baseline,
             "learning_rate": rate,
-            "grad_norm": applied.norm,
-            "clipped_share": applied.clipped,
         }
         return metrics | self._unit.metrics(), batch.weight
 

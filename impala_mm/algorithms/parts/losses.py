@@ -6,7 +6,7 @@ action, reward and end of an episode in entry t+1 follow from the output at entr
 called transition t. So inputs are [T+1, B, ...] and everything about transitions is [T, B].
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -147,3 +147,17 @@ def reduce(terms: tf.Tensor, live: tf.Tensor, weight: tf.Tensor, reduction: str)
         raise ValueError(f"loss reduction {reduction!r} is none of {', '.join(REDUCTIONS)}")
     total = tf.reduce_sum(tf.where(live, terms, 0.0) * tf.cast(weight, terms.dtype))
     return total if reduction == "sum" else total / tf.cast(tf.size(terms), total.dtype)
+
+
+def per_step(loss: tf.Tensor, live: tf.Tensor, reduction: str) -> tf.Tensor:
+    """Return what `reduce` returned for terms like `live` [T, B], as the mean over T x B."""
+    return loss if reduction == "mean" else loss / tf.cast(tf.size(live), loss.dtype)
+
+
+def as_metrics(
+    parts: Mapping[str, tf.Tensor], live: tf.Tensor, reduction: str
+) -> dict[str, tf.Tensor]:
+    """Return the parts of a loss as metrics: as `reduce` returned them, and `per_step`."""
+    return {f"loss/{name}": x for name, x in parts.items()} | {
+        f"loss_per_step/{name}": per_step(x, live, reduction) for name, x in parts.items()
+    }

@@ -19,8 +19,8 @@ where there is one, it is not read.
 """
 
 import math
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import sonnet as snt
 import tensorflow as tf
@@ -36,14 +36,71 @@ MEMORY = 50_000
 # deviations would lose, in float32, more than 1e-4 of one.
 LEAST, LEAST_SHARE = 1e-4, 1e-2
 
+NORMALIZATIONS = ("error", "popart", "none")
+_PACE = 0.01  # weight of each batch in the running mean of squared errors
 
-Level: TypeAlias = (
-    tf.Tensor | None
-)  # numbers of levels, int32 [B] or [T, B]; None where there is one level
+# Numbers of levels, int32 [B] or [T, B]; None where there is one level.
+Level: TypeAlias = tf.Tensor | None
 
 
-class PopArt:
-    """A `value_units.ValueUnit`: the standard deviation of the newest value targets of a level."""
+class ValueUnit:
+    """The unit in which a value head's outputs and its errors are: here that of the rewards.
+
+    It is equal on all learners.
+    """
+
+    learning: Sequence[tf.Variable] = ()  # what only learners need; it is carried
+    # What `values` reads; it is carried, too, and belongs to the weights.
+    acting: Sequence[tf.Variable] = ()
+
+    def values(self, outputs: tf.Tensor, level: Level = None) -> tf.Tensor:
+        """Return values [...] in the unit of the rewards from the head's outputs [..., L]."""
+        return tf.squeeze(outputs, -1)
+
+    def for_network(self, rewards: tf.Tensor) -> tf.Tensor:
+        """Return the rewards [...] that the network reads: moderate, if they may be large."""
+        return rewards
+
+    def squared(self, level: Level = None) -> tf.Tensor:
+        """Return the square of the unit, float32 [] or [B]: what squared errors are divided by."""
+        return tf.ones([])
+
+    def scale_advantages(self, advantages: tf.Tensor, level: Level = None) -> tf.Tensor:
+        """Return advantages [T, B] in the unit in which they weigh."""
+        return advantages
+
+    def see_targets(
+        self, targets: tf.Tensor, live: tf.Tensor, exchange: GradientReducer, level: Level = None
+    ) -> None:
+        """Learn from the value targets [T, B] of a batch where `live`, before they are used."""
+
+    def see_error(self, squared: tf.Tensor) -> None:
+        """Learn from the mean squared error of a batch, float32 [], that all learners share."""
+
+    def metrics(self) -> dict[str, tf.Tensor]:
+        """Return what to report of the unit, float32 []."""
+        return {}
+
+
+class RunningError(ValueUnit):
+    """The root of the running mean of the squared errors where that is above 1, otherwise 1."""
+
+    def __init__(self) -> None:
+        self._squared_error = tf.Variable(1.0, trainable=False, name="squared_error")
+        self.learning = [self._squared_error]
+
+    def squared(self, level: Level = None) -> tf.Tensor:
+        """Return the running mean, at least 1."""
+        return tf.maximum(self._squared_error, 1.0)
+
+    def see_error(self, squared: tf.Tensor) -> None:
+        """Move the running mean by a hundredth of the way; what is not finite does not count."""
+        change = _PACE * (squared - self._squared_error)
+        self._squared_error.assign_add(tf.where(tf.math.is_finite(change), change, 0.0))
+
+
+class PopArt(ValueUnit):
+    """The standard deviation of the newest value targets of a level."""
 
     def __init__(self, weights: tf.Variable, bias: tf.Variable):
         """Rescale `weights` [F, L] and `bias` [L] of the value head of L levels."""
@@ -106,9 +163,6 @@ class PopArt:
             tf.where(known, tf.cast(deviation, tf.float32), self._deviation),
         )
 
-    def see_error(self, squared: tf.Tensor) -> None:
-        """Do nothing."""
-
     def metrics(self) -> dict[str, tf.Tensor]:
         """Return the mean and the deviation; of several levels, those of all on average."""
         return {
@@ -128,40 +182,6 @@ class PopArt:
         self._deviation.assign(deviation)
 
 
-NORMALIZATIONS = ("error", "popart", "none")
-_PACE = 0.01  # weight of each batch in the running mean of squared errors
-
-
-class ValueUnit(Protocol):
-    """The unit in which a value head's outputs and its errors are; equal on all learners."""
-
-    learning: list[tf.Variable]  # what only learners need; it is carried
-    acting: list[tf.Variable]  # what `values` reads; it is carried, too, and belongs to the weights
-
-    def values(self, outputs: tf.Tensor, level: Level = None) -> tf.Tensor:
-        """Return values [...] in the unit of the rewards from the head's outputs [..., L]."""
-
-    def for_network(self, rewards: tf.Tensor) -> tf.Tensor:
-        """Return the rewards [...] that the network reads: moderate, if they may be large."""
-
-    def squared(self, level: Level = None) -> tf.Tensor:
-        """Return the square of the unit, float32 [] or [B]: what squared errors are divided by."""
-
-    def scale_advantages(self, advantages: tf.Tensor, level: Level = None) -> tf.Tensor:
-        """Return advantages [T, B] in the unit in which they weigh."""
-
-    def see_targets(
-        self, targets: tf.Tensor, live: tf.Tensor, exchange: GradientReducer, level: Level = None
-    ) -> None:
-        """Learn from the value targets [T, B] of a batch where `live`, before they are used."""
-
-    def see_error(self, squared: tf.Tensor) -> None:
-        """Learn from the mean squared error of a batch, float32 [], that all learners share."""
-
-    def metrics(self) -> dict[str, tf.Tensor]:
-        """Return what to report of the unit, float32 []."""
-
-
 def make_unit(name: str, head: snt.Linear) -> ValueUnit:
     """Return the unit of this name, one of NORMALIZATIONS, for a value head with its variables."""
     if name == "popart":
@@ -169,62 +189,8 @@ def make_unit(name: str, head: snt.Linear) -> ValueUnit:
     if name == "error":
         return RunningError()
     if name == "none":
-        return RewardUnit()
+        return ValueUnit()
     raise ValueError(f"value normalization {name!r} is none of {', '.join(NORMALIZATIONS)}")
-
-
-class RewardUnit:
-    """The unit of the rewards: nothing is normalised."""
-
-    def __init__(self) -> None:
-        self.learning: list[tf.Variable] = []
-        self.acting: list[tf.Variable] = []
-
-    def values(self, outputs: tf.Tensor, level: Level = None) -> tf.Tensor:
-        """Return the outputs [..., 1] as [...]."""
-        return tf.squeeze(outputs, -1)
-
-    def for_network(self, rewards: tf.Tensor) -> tf.Tensor:
-        """Return the rewards."""
-        return rewards
-
-    def squared(self, level: Level = None) -> tf.Tensor:
-        """Return 1."""
-        return tf.ones([])
-
-    def scale_advantages(self, advantages: tf.Tensor, level: Level = None) -> tf.Tensor:
-        """Return the advantages."""
-        return advantages
-
-    def see_targets(
-        self, targets: tf.Tensor, live: tf.Tensor, exchange: GradientReducer, level: Level = None
-    ) -> None:
-        """Do nothing."""
-
-    def see_error(self, squared: tf.Tensor) -> None:
-        """Do nothing."""
-
-    def metrics(self) -> dict[str, tf.Tensor]:
-        """Return nothing."""
-        return {}
-
-
-class RunningError(RewardUnit):
-    """The root of the running mean of the squared errors where that is above 1, otherwise 1."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._squared_error = tf.Variable(1.0, trainable=False, name="squared_error")
-        self.learning = [self._squared_error]
-
-    def squared(self, level: Level = None) -> tf.Tensor:
-        """Return the running mean, at least 1."""
-        return tf.maximum(self._squared_error, 1.0)
-
-    def see_error(self, squared: tf.Tensor) -> None:
-        """Move the running mean by a hundredth of the way; what is not finite does not count."""
-        change = _PACE * (squared - self._squared_error)
-        self._squared_error.assign_add(tf.where(tf.math.is_finite(change), change, 0.0))
 
 
 def cost(

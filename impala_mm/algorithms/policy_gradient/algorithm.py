@@ -124,8 +124,9 @@ class PolicyGradient(ActorCritic):
                 lambda: self._loss(part, of_part, features), trained
             )
             exchange.apply(self._optimizer, gradients, trained)
-            metrics = _named(loss, part.live, config.loss_reduction) | measured
-            metrics |= {"entropy": mean(entropy)} | self._entropy_cost.update(entropy, exchange)
+            metrics = losses.as_metrics(loss._asdict(), part.live, config.loss_reduction)
+            metrics |= measured | {"entropy": mean(entropy)}
+            metrics |= self._entropy_cost.update(entropy, exchange)
             return metrics | features.after(added, exchange)
 
         limits = {"approx_kl": config.target_kl} if config.target_kl < float("inf") else {}
@@ -239,15 +240,6 @@ class PolicyGradient(ActorCritic):
         measured["approx_kl"] = student.sums(tf.exp(log_ratios) - 1.0 - log_ratios)
         parts = PolicyGradientLosses(total, of_policy, baseline, entropy_loss)
         return total, parts, measured, student.sums(entropy), of_features
-
-
-def _named(loss: PolicyGradientLosses, live: tf.Tensor, reduction: str) -> dict[str, tf.Tensor]:
-    """Return the losses as metrics: as they are minimised, and per step."""
-    steps = tf.cast(tf.size(live), loss.total.dtype) if reduction == "sum" else 1.0
-    parts = loss._asdict()
-    return {f"loss/{name}": x for name, x in parts.items()} | {
-        f"loss_per_step/{name}": x / steps for name, x in parts.items()
-    }
 
 
 def _fit(goals: Goals, live: tf.Tensor, exchange: GradientReducer) -> tuple[tf.Tensor, tf.Tensor]:

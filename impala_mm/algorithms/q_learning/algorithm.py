@@ -157,22 +157,18 @@ class QLearning(QPlayer):
 
         found, gradients = exchange.differentiate(loss, trained)
         rate = self._schedule_rate(context)
-        applied = exchange.apply(self._optimizer, gradients, trained)
+        exchange.apply(self._optimizer, gradients, trained)
         follows = self._updates.assign_add(1) % config.target_period == 0
         share = tf.where(follows, config.target_share, 0.0)
         targets.follow(self._target.trainable_variables, self._online.trainable_variables, share)
         self._normaliser.update(batch, self.unroll.overlap, exchange)
-        num_summed = tf.size(found.sizes) if config.loss_reduction == "sum" else 1
-        metrics = {
-            "loss/total": found.total,
-            "loss_per_step/total": found.total / tf.cast(num_summed, found.total.dtype),
+        total = {"total": found.total}
+        metrics = losses.as_metrics(total, found.live, config.loss_reduction) | {
             "q/error": found.error,
             "q/value": found.best.mean,
             "q/largest": found.best.largest,
             "q/action_gap": found.best.gap,
             "learning_rate": rate,
-            "grad_norm": applied.norm,
-            "clipped_share": applied.clipped,
         }
         metrics |= self._schedule_epsilon(context)
         # With hindsight, a column is one step of an unroll.

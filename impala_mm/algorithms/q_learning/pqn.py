@@ -86,13 +86,8 @@ class PQN(QPlayer):
                 lambda: self._loss(part, of_part, draws, features), trained
             )
             exchange.apply(self._optimizer, gradients, trained)
-            count = tf.size(part.live) if config.loss_reduction == "sum" else 1
-            metrics = {
-                "loss/total": total,
-                "loss_per_step/total": total / tf.cast(count, total.dtype),
-                "q/error": error,
-            }
-            return metrics | features.after(measured, exchange)
+            metrics = losses.as_metrics({"total": total}, part.live, config.loss_reduction)
+            return metrics | {"q/error": error} | features.after(measured, exchange)
 
         made = exchange.minibatches(
             step,

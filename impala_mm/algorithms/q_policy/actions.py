@@ -7,11 +7,10 @@ sample's number before it. Of choices both are exact: sums over all of them (arX
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms.parts import action_policies
 from impala_mm.algorithms.q_policy.networks import AtFeatures
 from impala_mm.algorithms.q_policy.settings import SACSettings
 from impala_mm.environments.action_parts import Box, Discrete, MultiDiscrete
@@ -26,36 +25,21 @@ class SoftValue(NamedTuple):
     entropy: tf.Tensor  # in nats
 
 
-class ActionKind(Protocol):
-    """The operations on actions of one kind."""
-
-    num_noise: int  # the numbers of noise that one expectation takes
-
-    def expect(self, policy: Any, at: AtFeatures, noise: Any) -> SoftValue:
-        """Return what is expected of the policy's actions, by Q-networks at features [..., F].
-
-        `noise` are standard normal numbers, [..., num_noise]; () if it takes none.
-        """
-
-    def target_entropy(self, mask: Any) -> Any:
-        """Return the entropy, in nats, that the temperature is trained for: [...] or a number."""
-
-    def draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
-        """Return random actions like these; `parameters` are the policy's, and `mask` allows."""
-
-
 class Numbers:
     """Actions that consist of Boxes."""
 
     def __init__(self, config: SACSettings, environment: EnvironmentSpec):
         self._actions = environment.actions
-        self._boxes = [part for part in environment.actions.leaves if isinstance(part, Box)]
-        self.num_noise = sum(part.num_features for part in self._boxes)
+        self.boxes = [part for part in environment.actions.leaves if isinstance(part, Box)]
+        self.num_noise = sum(part.num_features for part in self.boxes)
         self._target_entropy = config.target_entropy * self.num_noise
 
     def expect(self, policy: Any, at: AtFeatures, noise: Any) -> SoftValue:
-        """Return the value of one sample, and the entropy, exact or of this sample."""
-        noises = split(self._actions, self._boxes, noise, flat=True)
+        """Return the value of one sample, and the entropy, exact or of this sample.
+
+        `noise` are standard normal numbers, [..., num_noise].
+        """
+        noises = split(self._actions, self.boxes, noise, flat=True)
         return SoftValue(at.value(policy.sample(noises)), policy.entropy(noises))
 
     def target_entropy(self, mask: Any) -> float:
@@ -63,20 +47,15 @@ class Numbers:
         del mask
         return self._target_entropy
 
-    def draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
-        """Return random numbers within the bounds; those without bounds are as in `like`."""
-        del parameters, mask
-        return draw_numbers(self._boxes, like)
-
 
 class Choices:
     """A Discrete or MultiDiscrete action."""
 
+    boxes = ()
     num_noise = 0
 
     def __init__(self, config: SACSettings, environment: EnvironmentSpec):
         (part,) = environment.actions.leaves
-        self._distribution = action_policies.choose(environment.actions)
         self._choices, self._share = part.choices, config.target_entropy_share
 
     def expect(self, policy: Any, at: AtFeatures, noise: Any) -> SoftValue:
@@ -109,13 +88,8 @@ class Choices:
         ]
         return self._share * tf.add_n([tf.math.log(number) for number in numbers])
 
-    def draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
-        """Return random choices among those that the mask allows."""
-        del like
-        return self._distribution.make(tf.zeros_like(parameters), mask).sample()
 
-
-def choose(config: SACSettings, environment: EnvironmentSpec) -> ActionKind:
+def choose(config: SACSettings, environment: EnvironmentSpec) -> Numbers | Choices:
     """Return the kind of an environment's actions; raise UnsuitableActions if SAC has none."""
     actions = environment.actions
     shown = actions.describe()

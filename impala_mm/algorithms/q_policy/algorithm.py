@@ -10,7 +10,7 @@ policy makes one on the second half.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
@@ -48,6 +48,7 @@ from impala_mm.data.variables import Variables
 from impala_mm.distributed import minibatches
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.distributed.group import LearnerGroup
+from impala_mm.environments.action_parts import Box
 from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.replay import steps as step_replay
 
@@ -109,6 +110,7 @@ class QPolicy(Algorithm):
     copies_wait: ClassVar[bool] = False
     draws = 0  # of noise, for each step that is trained on
     num_noise = 0  # standard normal numbers in each of these
+    _boxes: Sequence[Box] = ()  # all parts of the actions, if it chooses numbers alone
     _config: Any
 
     def __init__(self, config: Config, environment: EnvironmentSpec, setup: Setup = DEFAULT_SETUP):
@@ -164,11 +166,6 @@ class QPolicy(Algorithm):
         self._boxes = actions.bounded_boxes(environment, type(self).__name__)
         self.num_noise = sum(box.num_features for box in self._boxes)
 
-    def _draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
-        """Return random actions like these, of policies with these parameters [B, P]."""
-        del parameters, mask
-        return actions.draw_numbers(self._boxes, like)
-
     def _distribution(self) -> PolicyDistribution | None:
         """Return the kind of the policy; None: that of the flags."""
         return None
@@ -209,6 +206,12 @@ class QPolicy(Algorithm):
         return metrics
 
     # What all have.
+
+    def _draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
+        """Return random actions like these, of policies with parameters like these [B, P]."""
+        if self._boxes:
+            return actions.draw_numbers(self._boxes, like)
+        return self._policy.distribution.make(tf.zeros_like(parameters), mask).sample()
 
     def _group_variables(self, environment: EnvironmentSpec, role: Role) -> Variables:
         """Return the variables; make what only `update` needs if `role` is a learner's."""
@@ -440,8 +443,7 @@ class QPolicy(Algorithm):
         (loss, value, error) = self._apply("critics", loss, exchange)
         if not self.copies_wait:
             self._move_copies("critics")
-        # The losses are means, so they are those per step, too.
-        metrics = {"loss/total": loss, "loss_per_step/total": loss}
+        metrics = losses.as_metrics({"total": loss}, part.live, "mean")
         return metrics | {"q/value": part.per_step(value), "q/error": part.per_step(error)}
 
     def _train_policy(self, part: Part, exchange: GradientReducer) -> dict[str, tf.Tensor]:
@@ -467,7 +469,7 @@ class QPolicy(Algorithm):
         metrics = self._after_policy(part, metrics, exchange)
         if self.copies_wait:
             self._move_copies("policy")
-        metrics |= {"loss/policy": loss, "loss_per_step/policy": loss}
+        metrics |= losses.as_metrics({"policy": loss}, part.live, "mean")
         return metrics | self.features.after(measured, exchange)
 
     def _apply(self, name: str, loss: Any, exchange: GradientReducer) -> Any:

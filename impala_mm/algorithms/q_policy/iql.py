@@ -8,8 +8,6 @@ Q is the lesser value of the slow copies, except where it learns. V reads what t
 as they are, and other observations by their network.
 """
 
-from typing import Any
-
 import tensorflow as tf
 
 from impala_mm.algorithms.parts import losses, networks
@@ -30,10 +28,6 @@ class IQL(QPolicy):
 
     def _prepare_actions(self, environment: EnvironmentSpec) -> None:
         """Take any actions."""
-
-    def _draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
-        del like
-        return self._policy.distribution.make(tf.zeros_like(parameters), mask).sample()
 
     def _make_own(self, environment: EnvironmentSpec) -> None:
         size = self._critics.num_features
@@ -57,7 +51,7 @@ class IQL(QPolicy):
             return (part.mean(tf.cast(weights, advantages.dtype) * tf.square(advantages)),)
 
         (loss,) = self._apply("value", loss, exchange)
-        metrics = {"loss/baseline": loss, "loss_per_step/baseline": loss}
+        metrics = losses.as_metrics({"baseline": loss}, part.live, "mean")
         return metrics | super()._train_critics(part, exchange)
 
     def _policy_loss(self, part: Part) -> tuple[tf.Tensor, dict[str, tf.Tensor], Distribution]:

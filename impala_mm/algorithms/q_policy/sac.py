@@ -28,11 +28,8 @@ class SAC(QPolicy):
 
     def _prepare_actions(self, environment: EnvironmentSpec) -> None:
         self._kind = sac_actions.choose(self._config, environment)
-        self.num_noise = self._kind.num_noise
+        self._boxes, self.num_noise = self._kind.boxes, self._kind.num_noise
         self.masks = self._config.discrete_sac
-
-    def _draw_any(self, like: Any, parameters: tf.Tensor, mask: Any) -> Any:
-        return self._kind.draw_any(like, parameters, mask)
 
     def _make_critics(self, environment: EnvironmentSpec) -> CriticNetwork:
         if not self._config.discrete_sac:
