@@ -3,11 +3,14 @@
     (config,), given = parse(sys.argv, "what the program does", Config)
 
 Both programs parse their command line with this module, so the frontend accepts every training flag
-and forwards those that were given, without a second definition. It is built on absl's flags, which
-add `--flagfile` and `--noname` for booleans. It does not import TensorFlow, which takes seconds to
-load.
+and forwards those that were given, without a second definition. It does not import TensorFlow,
+which takes seconds to load.
+
+    --name=value    --name value    --name and --noname for true and false
+    --flagfile=PATH    the lines of a file in its place; those that begin with # or // are comments
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -17,11 +20,9 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NoReturn
-
-from absl import flags as absl_flags
 
 from impala_mm.config import (
     flag_values,
@@ -37,6 +38,9 @@ from impala_mm.config.setting_files import Sourced
 
 _FILE = "experiment"  # the frontend's flag that names a file of settings, too
 _HELP = {"--help", "-help", "-h", "--helpfull"}
+# Flags by all their names; None: an old one without effect.
+_Known = Mapping[str, dataclasses.Field | None]
+_TRUTHS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
 def escape_unknown_characters() -> None:
@@ -61,6 +65,7 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     their values, and both end the program with exit code 0.
     """
     escape_unknown_characters()
+    argv = [argv[0], *_with_files(argv[1:])]
     read = _read_files(argv, configs)
     extended = [argv[0], *_as_arguments(read), *argv[1:]]
     _import_modules(extended, configs)
@@ -93,36 +98,38 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
         if other not in fields  # an algorithm may have a flag of this name
     }
     names |= {name: was.now for name, was in old.items()}
-    values = _define_all(fields, names)
+    known = fields | {other: fields.get(now or "") for other, now in names.items()}
+    typed = list(_pairs(argv[1:], known))
+    of_user = _read_typed(typed, known)
+    values = {name: _converted(f.default, f) for name, f in fields.items()} | of_user
 
     def why_unknown(name: str, value: str = "") -> str:
         what, others = nearest(name, fields, value), of_other_algorithms()
         if name in others:
-            what = f" of --algorithm={values['algorithm'].value}; --algorithm={others[name][1][0]} "
-            what += "has it"
+            what = f" of --algorithm={values['algorithm']}; --algorithm={others[name][1][0]} has it"
         return f"there is no flag --{name}{what}"
 
-    _read_arguments(argv, values, why_unknown)
-    sources = {name: setting_files.COMMAND_LINE for name in fields if values[name].present}
+    _refuse_unknown(typed, known, why_unknown)
+    sources = {name: setting_files.COMMAND_LINE for name in fields if name in of_user}
     for name, setting in _with_new_names(read, names).items():
         if name not in fields and not setting.is_recorded:
             refuse(f"{setting.source}: {why_unknown(name)}")
         if name not in sources and _counts(name, setting, fields):
-            _set(values[name], setting, fields[name])
+            values[name] = _value_of_file(setting, fields[name])
             sources[name] = setting.source
     for name, f in fields.items():
-        if mistake := flag_values.why_wrong(values[name].value, f):
+        if mistake := flag_values.why_wrong(values[name], f):
             source = sources.get(name, setting_files.COMMAND_LINE)
             where = "" if source == setting_files.COMMAND_LINE else f"{source}: "
-            refuse(f"{where}--{name}={values[name].value}: {mistake}")
-    for name in filter(lambda name: values[name].present or name in read, old):
+            refuse(f"{where}--{name}={values[name]}: {mistake}")
+    for name in filter({*read, *dict(typed)}.__contains__, old):
         print(f"note: {help_page.old_name(name, old[name])}", file=sys.stderr)
     _note_what_is_left_out(read, fields, {*sources, *not_taken})
     passed_on = {n: s for n, s in sources.items() if flags.info(fields[n]).scope != "command"}
-    if "origins" in fields and not values["origins"].present:
-        values["origins"].value = json.dumps(setting_files.by_source(passed_on))
+    if "origins" in fields and "origins" not in of_user:
+        values["origins"] = json.dumps(setting_files.by_source(passed_on))
     objects = _make_all(configs, values)
-    if "show_config" in fields and values["show_config"].value:
+    if "show_config" in fields and values["show_config"]:
         files = map(setting_files.show, objects, bases, itertools.repeat(sources))
         _print_and_exit("\n\n".join(files))
     given = [name for name in fields if name in passed_on]
@@ -143,10 +150,10 @@ def parse_settings(settings: Mapping[str, Any], config: type) -> tuple[Any, list
     return made, given
 
 
-def _make_all(configs: Sequence[type], values: absl_flags.FlagValues) -> tuple[Any, ...]:
+def _make_all(configs: Sequence[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
     try:
         objects = tuple(
-            config(**{f.name: _value(values[f.name], f) for f in dataclasses.fields(config)})
+            config(**{f.name: _rewritten(values[f.name], f) for f in dataclasses.fields(config)})
             for config in configs
         )
         for made in objects:
@@ -154,20 +161,6 @@ def _make_all(configs: Sequence[type], values: absl_flags.FlagValues) -> tuple[A
     except ValueError as error:  # about flags that do not fit together
         refuse(str(error))
     return objects
-
-
-def _define_all(
-    fields: Mapping[str, dataclasses.Field], names: Mapping[str, str | None]
-) -> absl_flags.FlagValues:
-    values = absl_flags.FlagValues()
-    for f in fields.values():
-        _define(f, values)
-    for other, now in names.items():
-        if now:
-            absl_flags.DEFINE_alias(other, now, values)
-        else:
-            absl_flags.DEFINE_string(other, None, "", values)
-    return values
 
 
 def _print_help(
@@ -202,33 +195,78 @@ def _print_and_exit(text: str) -> NoReturn:
     sys.exit(0)
 
 
-def _read_arguments(
-    argv: Sequence[str], values: absl_flags.FlagValues, why_unknown: Callable[[str, str], str]
-) -> None:
-    try:
-        rest = values(argv)[1:]
-    except absl_flags.UnrecognizedFlagError as error:
-        unknown = _unknown(values(argv, known_only=True)[1:], values) or {error.flagname: ""}
-        refuse("\nerror: ".join(itertools.starmap(why_unknown, unknown.items())))
-    except absl_flags.Error as error:
-        refuse(str(error).replace("\n", " "))
-    except OSError as error:
-        refuse(f"--flagfile: {error}")
-    if rest:
-        refuse(f"{rest[0]!r} is no flag: write --name=value (`--help=all` lists the flags)")
+def _with_files(arguments: Iterable[str], within: Sequence[str] = ()) -> list[str]:
+    """Return arguments with the lines of its file in place of each --flagfile; refuse a bad one.
 
-
-def _unknown(rest: Sequence[str], values: absl_flags.FlagValues) -> dict[str, str]:
-    """Return the values of the flags in `rest` that do not exist, by name: `--agent x`, too."""
-    found = {}
-    for argument, after in itertools.pairwise([*rest, "-"]):
-        name, equals, value = argument.lstrip("-").partition("=")
-        is_flag = argument.startswith("-") and name[:1].isalpha()
-        opposite = name.removeprefix("no")
-        known = name in values or (opposite in values and values[opposite].boolean)
-        if is_flag and not known:
-            found[name] = value if equals or after.startswith("-") else after
+    `within`: the files that contain these arguments.
+    """
+    found, waiting = list[str](), iter(arguments)
+    for argument in waiting:
+        name, equals, path = argument.partition("=")
+        if name not in ("--flagfile", "-flagfile"):
+            found.append(argument)
+            continue
+        path = os.path.expanduser(path if equals else next(waiting, ""))
+        if path in within:
+            refuse(f"--flagfile={path} is in that file itself")
+        try:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            refuse(f"--flagfile={path}: {error.strerror}")
+        except UnicodeDecodeError:
+            refuse(f"--flagfile={path} is no text in UTF-8")
+        typed = [line for line in map(str.strip, lines) if not line.startswith(("#", "//"))]
+        found += _with_files(filter(None, typed), (*within, path))
     return found
+
+
+def _pairs(arguments: Iterable[str], known: _Known) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each flag in arguments; what is no flag has no name.
+
+    A flag of `known` that lacks the value that it needs is refused.
+    """
+    waiting = collections.deque(arguments)
+    while waiting:
+        argument = waiting.popleft()
+        name, equals, text = argument.lstrip("-").partition("=")
+        opposite = name.removeprefix("no")
+        if not (name and argument.startswith("-")):
+            name, text = "", argument
+        elif equals:
+            pass
+        elif _may_be_bare(known.get(name)):
+            text = "true"
+        elif name not in known and _may_be_bare(known.get(opposite)):
+            name, text = opposite, "false"
+        elif waiting and (name in known or not waiting[0].startswith("-")):
+            text = waiting.popleft()
+        elif name in known:
+            refuse(f"{argument} has no value: write --{name}=VALUE")
+        yield name, text
+
+
+def _read_typed(typed: Iterable[tuple[str, str]], known: _Known) -> dict[str, Any]:
+    """Return the values of the flags typed; of one that is typed again, the last."""
+    values: dict[str, Any] = {}
+    for name, text in typed:
+        if f := known.get(name):
+            try:
+                value = _converted(text, f)
+            except ValueError as error:
+                refuse(f"flag --{f.name}={text}: {error}")
+            is_repeated = isinstance(value, tuple)
+            values[f.name] = (*values.get(f.name, ()), *value) if is_repeated else value
+    return values
+
+
+def _refuse_unknown(
+    typed: Iterable[tuple[str, str]], known: _Known, why_unknown: Callable[[str, str], str]
+) -> None:
+    """Refuse flags that do not exist, each in a line, and arguments that are no flags."""
+    if unknown := {name: text for name, text in typed if name and name not in known}:
+        refuse("\nerror: ".join(itertools.starmap(why_unknown, unknown.items())))
+    if rest := [text for name, text in typed if not name]:
+        refuse(f"{rest[0]!r} is no flag: write --name=value (`--help=all` lists the flags)")
 
 
 def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourced]:
@@ -248,7 +286,7 @@ def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourc
 
 
 def _as_arguments(read: Mapping[str, Sourced]) -> list[str]:
-    """Return settings from files as arguments, for `peek`; `_set` refuses wrong ones."""
+    """Return settings from files as arguments, for `peek`; `parse` refuses wrong ones."""
     arguments = []
     for name, setting in read.items():
         with contextlib.suppress(ValueError):
@@ -268,15 +306,8 @@ def _import_modules(argv: Sequence[str], configs: Sequence[type]) -> None:
 
 
 def _named(argv: Sequence[str]) -> set[str]:
-    """Return the names of the flags that are typed, or in flag files."""
-    return {argument.lstrip("-").split("=")[0] for argument in _with_flagfiles(argv)}
-
-
-def _with_flagfiles(argv: Sequence[str]) -> Sequence[str]:
-    """Return the arguments, those in flag files included; `parse` refuses files that are wrong."""
-    with contextlib.suppress(absl_flags.Error, OSError):
-        return absl_flags.FlagValues().read_flags_from_files(argv[1:], force_gnu=True)
-    return argv[1:]
+    """Return the names of the flags that are typed."""
+    return {argument.lstrip("-").split("=")[0] for argument in argv[1:]}
 
 
 def _without_idle_phase(
@@ -335,30 +366,24 @@ def _note_what_is_left_out(
         )
 
 
-def _set(flag: absl_flags.Flag, setting: Sourced, f: dataclasses.Field) -> None:
-    """Give a flag the value from a file; refuse one of the wrong kind."""
+def _value_of_file(setting: Sourced, f: dataclasses.Field) -> Any:
+    """Return the value that a file gives to a flag; refuse one of the wrong kind."""
+    is_repeated = f.type == tuple[str, ...]
     try:
-        if f.type == tuple[str, ...]:
-            one = isinstance(setting.value, str)
-            flag.value = [setting.value] if one else list(setting.value)
-        else:
-            flag.parse(setting_files.to_text(setting.value))
-    except (ValueError, TypeError, absl_flags.IllegalFlagValueError) as error:
+        return _converted(setting.value if is_repeated else setting_files.to_text(setting.value), f)
+    except (ValueError, TypeError) as error:
         refuse(f"{setting.source}: {f.name} = {setting.value!r}: {error}")
 
 
 def peek(argv: Sequence[str], config: type, name: str) -> str:
     """Return the text of one flag of `config`, before it is known which other flags there are."""
-    (field,) = [f for f in dataclasses.fields(config) if f.name == name]
-    values = absl_flags.FlagValues()
-    values.set_gnu_getopt(True)  # values that follow unknown flags do not end the search
-    _define(field, values)
-    for alias, of in getattr(config, "ALIASES", {}).items():
-        if of == name:
-            absl_flags.DEFINE_alias(alias, of, values)
-    with contextlib.suppress(absl_flags.Error, OSError):  # `parse` refuses these arguments
-        values(argv, known_only=True)
-    return str(values[name].value)
+    (f,) = [f for f in dataclasses.fields(config) if f.name == name]
+    aliases = [other for other, of in getattr(config, "ALIASES", {}).items() if of == name]
+    known, value = dict.fromkeys([name, *aliases], f), _converted(f.default, f)
+    for other, text in _pairs(argv[1:], known):
+        with contextlib.suppress(ValueError):  # `parse` refuses it
+            value = _converted(text, f) if other in known else value
+    return str(value)
 
 
 def _all_fields(configs: Sequence[type]) -> dict[str, dataclasses.Field]:
@@ -375,47 +400,36 @@ def _all_fields(configs: Sequence[type]) -> dict[str, dataclasses.Field]:
     return fields
 
 
-class _Parser(absl_flags.ArgumentParser):
-    """A parser for the values of a flag, with error messages in the style of the other flags."""
-
-    def __init__(self, f: dataclasses.Field):
-        self._kind: Any = f.type
-        self._info = flags.info(f)
-
-    def parse(self, argument: Any) -> Any:
-        if argument is None:
-            return None
-        if self._info.auto and argument in ("auto", AUTO, *[f"{AUTO}"] * (self._kind is bool)):
-            return AUTO
-        if self._info.bare:
-            unset = {"true": self._info.bare, "false": ""}
-            return unset.get(str(argument).lower(), str(argument))
-        if self._kind is bool:
-            return absl_flags.BooleanParser().parse(argument)
-        try:
-            return self._kind(argument)
-        except ValueError:
-            kinds = flag_values.KINDS[self._kind] + (" or auto" if self._info.auto else "")
-            raise ValueError(f"needs {kinds}") from None
+def _may_be_bare(f: dataclasses.Field | None) -> bool:
+    """Return whether a flag may be typed as --name and --noname, without a value."""
+    return f is not None and (f.type is bool or bool(flags.info(f).bare))
 
 
-def _define(f: dataclasses.Field, values: absl_flags.FlagValues) -> None:
+def _converted(value: Any, f: dataclasses.Field) -> Any:
+    """Return a flag's text, or default, as its type; raise a ValueError that says what it must be.
+
+    A text of a flag that may be repeated is a tuple of one, and a list of them of all.
+    """
+    kind: Any = f.type
     details = flags.info(f)
-    if f.type == tuple[str, ...]:
-        absl_flags.DEFINE_multi_string(f.name, [], details.text, values)
-        return
-    kind = absl_flags.ArgumentSerializer[Any]()
-    may_be_bare = f.type is bool or bool(details.bare)  # --name, --noname
-    default: Any = f.default
-    made = absl_flags.Flag(_Parser(f), kind, f.name, default, details.text, boolean=may_be_bare)
-    absl_flags.DEFINE_flag(made, values)
+    if kind == tuple[str, ...]:
+        return (value,) if isinstance(value, str) else tuple(value)
+    if details.auto and value in ("auto", AUTO, *[f"{AUTO}"] * (kind is bool)):
+        return AUTO
+    if details.bare:
+        return {"true": details.bare, "false": ""}.get(value.lower(), value)
+    try:
+        return _TRUTHS[str(value).lower()] if kind is bool else kind(value)
+    except (ValueError, KeyError):
+        kinds = flag_values.KINDS[kind] + (" or auto" if details.auto else "")
+        raise ValueError(f"needs {kinds}") from None
 
 
-def _value(flag: absl_flags.Flag, f: dataclasses.Field) -> Any:
-    """Return the flag's value; for a flag that may be repeated, a tuple of its values."""
+def _rewritten(value: Any, f: dataclasses.Field) -> Any:
+    """Return a flag's value in the form in which its field keeps it."""
     if rewrite := flags.info(f).rewrite:
         try:
-            return rewrite(str(flag.value))
+            return rewrite(value)
         except ValueError as error:
-            refuse(f"--{f.name}={flag.value}: {error}")
-    return tuple(flag.value or ()) if f.type == tuple[str, ...] else flag.value
+            refuse(f"--{f.name}={value}: {error}")
+    return value

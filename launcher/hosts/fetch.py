@@ -25,7 +25,14 @@ from launcher.hosts.checkpoints import (
     prune_checkpoints,
     split_offers,
 )
-from launcher.hosts.copy import FolderCopy, OfferedFile, TransferResult, TransferState
+from launcher.hosts.copy import (
+    LINK,
+    FolderCopy,
+    OfferedFile,
+    TransferResult,
+    TransferState,
+    list_offers,
+)
 from launcher.hosts.hosts import Hosts
 from launcher.hosts.progress_line import ProgressLine
 from launcher.hosts.remote_files import FileStore, RemoteFiles
@@ -132,7 +139,7 @@ class RunFetcher:
                 folder = record.flags["logdir"]
                 offers = list_offers(source, folder)
                 copy_all(copy, source, f"{host_id}:{folder}", offers, result)
-                prune_checkpoints(copy, split_offers(offers)[1], result)
+                prune_checkpoints(copy, split_offers(offers)[1])
             logs = _list_log_offers(source, record, host_id)
             copy_all(copy, source, f"{host_id}:{record.id}", logs, result)
             if not result.changed:
@@ -269,14 +276,6 @@ def copy_all(
     copy_checkpoints(copy, source, origin, checkpoints, result)
 
 
-def list_offers(source: FileStore, folder: str) -> dict[str, OfferedFile]:
-    """Return the files of a run's folder on the source's machine, by name."""
-    return {
-        name: OfferedFile(f"{folder}/{name}", info)
-        for name, info in source.list_files(folder).items()
-    }
-
-
 def _list_log_offers(source: FileStore, record: Record, host_id: str) -> dict[str, OfferedFile]:
     """Return the logs on a host that are not in the learners' folder, by name."""
     paths = {}
@@ -288,7 +287,7 @@ def _list_log_offers(source: FileStore, record: Record, host_id: str) -> dict[st
     return {
         name: OfferedFile(path, info)
         for (name, path), info in zip(paths.items(), infos, strict=True)
-        if info and not info[3]
+        if info and not info[LINK]
     }
 
 
