@@ -200,16 +200,13 @@ def restore_if_missing(
     """
     if not has_checkpoint(local_folder):
         return False
-    store = remote_files.open_remote_files(hosts, host_id)
-    try:
+    with contextlib.closing(remote_files.open_remote_files(hosts, host_id)) as store:
         if are_taken(store, remote_folder, local_folder):
             store.remove(f"{remote_folder}/{checkpoint_path('')}")
         elif newest_checkpoint(store, remote_folder) >= newest_checkpoint(
             LocalFiles(), str(local_folder)
         ):
             return False
-    finally:
-        store.close()
     push_folder(hosts, host_id, local_folder, remote_folder, say)
     return True
 
