@@ -20,7 +20,6 @@ from launcher.hosts.copy import (
     FilePart,
     FolderCopy,
     OfferedFile,
-    TransferResult,
     list_offers,
     partial_path,
 )
@@ -127,11 +126,7 @@ def _remove_checkpoint(copy: FolderCopy, name: str) -> None:
 
 
 def copy_checkpoints(
-    copy: FolderCopy,
-    source: FileStore,
-    origin: str,
-    offered: Mapping[str, dict[str, OfferedFile]],
-    result: TransferResult,
+    copy: FolderCopy, origin: str, offered: Mapping[str, dict[str, OfferedFile]]
 ) -> None:
     """Copy checkpoints, the newest first; after a failure the next call continues the transfer.
 
@@ -141,12 +136,12 @@ def copy_checkpoints(
     abouts = [offered[name][_ABOUT_FILE] for name in names]
     copies = [copy.path(f"{checkpoint_path(name)}/{_ABOUT_FILE}") for name in names]
     spans = [[[0, min(about.info[SIZE], _MAX_BYTES)]] for about in abouts]
-    remote_digests = source.digests([[a.path, s] for a, s in zip(abouts, spans, strict=True)])
+    remote_digests = copy.source.digests([[a.path, s] for a, s in zip(abouts, spans, strict=True)])
     local_digests = copy.store.digests([[p, s] for p, s in zip(copies, spans, strict=True)])
     try:
         for name, sha, local_digest in zip(names, remote_digests, local_digests, strict=True):
             if sha not in ("", local_digest, copy.state.damaged.get(name)):
-                _CheckpointCopy(copy, source, origin, name, sha).copy(offered[name], result)
+                _CheckpointCopy(copy, origin, name, sha).copy(offered[name])
     finally:
         copy.state.save()
 
@@ -154,31 +149,26 @@ def copy_checkpoints(
 class _CheckpointCopy:
     """The transfer of one checkpoint."""
 
-    def __init__(self, copy: FolderCopy, source: FileStore, origin: str, name: str, sha: str):
+    def __init__(self, copy: FolderCopy, origin: str, name: str, sha: str):
         """Prepare the transfer; `sha` is the SHA-256 of the checkpoint's about.json."""
-        self._copy, self._source, self._name, self._sha = copy, source, name, sha
+        self._copy, self._name, self._sha = copy, name, sha
         self._path = checkpoint_path(name)
         self._target = copy.path(self._path)
         self._partial = partial_path(self._target)
         copy.state.coming[self._path] = origin
 
-    def copy(self, offers: dict[str, OfferedFile], result: TransferResult) -> None:
-        """Copy the checkpoint if it is complete at the source; count it in `result`."""
-        state = self._copy.state
+    def copy(self, offers: dict[str, OfferedFile]) -> None:
+        """Copy the checkpoint if it is complete at the source."""
+        state, result = self._copy.state, self._copy.result
         path, about = offers[_ABOUT_FILE]
         read = [path, about[INODE], 0, min(about[SIZE], _MAX_BYTES)]
-        content = b"".join(self._source.read([read]))
+        content = b"".join(self._copy.source.read([read]))
         info = from_json(CheckpointInfo, parse_object(content))
         if info is None or not _is_complete(info, offers):  # perhaps it is being removed
             result.changed.append(self._path)
             return
         parts = self._missing_parts(info, offers, content)
-        transferred = TransferResult()
-        try:
-            self._copy.transfer_parts(self._source, parts, transferred)
-        finally:
-            result.bytes += transferred.bytes
-        if transferred.changed:
+        if self._copy.transfer_parts(parts):
             result.changed.append(self._path)
         elif wrong := self._find_damaged_file(info):
             self._copy.store.remove(self._partial)

@@ -93,30 +93,30 @@ class TransferState:
 
 
 class FolderCopy:
-    """A copy of a folder that is to be updated."""
+    """A copy of a folder that is to be updated, and the result so far."""
 
     def __init__(
         self,
+        source: FileStore,
         store: FileStore,
         folder: str,
         state: TransferState,
         on_progress: Callable[[int, int], None] | None = None,
     ):
-        """Prepare the update of `folder` in `store`.
+        """Prepare the update of `folder` in `store` from files of `source`.
 
         `on_progress` is called with the number of bytes that were added to the total, and the
         number that were transferred.
         """
-        self.store, self.folder, self.state = store, folder, state
+        self.source, self.store, self.folder, self.state = source, store, folder, state
+        self.result = TransferResult()
         self._on_progress = on_progress or (lambda added, transferred: None)
 
     def path(self, name: str) -> str:
         """Return the path of a file in the copy."""
         return posixpath.join(self.folder, name)
 
-    def accept(
-        self, offers: Mapping[str, OfferedFile], result: TransferResult
-    ) -> dict[str, OfferedFile]:
+    def accept(self, offers: Mapping[str, OfferedFile]) -> dict[str, OfferedFile]:
         """Return the offers that stay within the folder; the result's errors name the others.
 
         Copied links that have become folders at the source are removed first. Raises
@@ -136,8 +136,8 @@ class FolderCopy:
             ),
         ):
             message = f"{join_names(sorted(refused))} not copied, since {why}"
-            if refused and message not in result.errors:
-                result.errors.append(message)
+            if refused and message not in self.result.errors:
+                self.result.errors.append(message)
         return inside
 
     def _places(self, name: str, offer: OfferedFile) -> set[str]:
@@ -145,13 +145,7 @@ class FolderCopy:
         parent, link = posixpath.dirname(self.path(name)), offer.info[LINK]
         return {parent, posixpath.join(parent, link)} if link else {parent}
 
-    def copy_files(
-        self,
-        source: FileStore,
-        origin: str,
-        offers: Mapping[str, OfferedFile],
-        result: TransferResult,
-    ) -> None:
+    def copy_files(self, origin: str, offers: Mapping[str, OfferedFile]) -> None:
         """Copy accepted files that are missing or differ; after a failure the next call continues.
 
         Raises HostUnavailable, OperationFailed, OSError.
@@ -166,7 +160,7 @@ class FolderCopy:
         self._make_links(origin, {n: o for n, o in new.items() if o.info[LINK]})
         new = {name: offer for name, offer in new.items() if not offer.info[LINK]}
         partial = self._local_infos(new, partial_path)
-        matching = self._compare(source, new, present, partial, offers)
+        matching = self._compare(new, present, partial, offers)
         actions = {
             name: self._choose_action(name, offer, present[name], (name, "") in matching)
             for name, offer in new.items()
@@ -180,37 +174,38 @@ class FolderCopy:
         self.state.coming |= {part.name: origin for part in parts if part.target != part.final_path}
         self.state.save()
         try:
-            self.transfer_parts(source, parts, result)
+            changed = self.transfer_parts(parts)
         finally:
             self.state.save()
+        self.result.files += len(parts) - len(changed)
+        self.result.changed += changed
         for name, info in self._local_infos(new).items():
-            if name in known_files and name not in result.changed:
+            if name in known_files and name not in changed:
                 known_files[name] = [origin, new[name].info, info]
         self.state.save()
 
-    def transfer_parts(
-        self, source: FileStore, parts: Sequence[FilePart], result: TransferResult
-    ) -> None:
-        """Transfer the parts in this order, and give completed files their final names."""
+    def transfer_parts(self, parts: Sequence[FilePart]) -> list[str]:
+        """Transfer the parts in this order, and give completed files their final names.
+
+        Return the names of the files that were changed while they were read.
+        """
+        changed = []
         self._on_progress(sum(part.size for part in parts), 0)
         read = [[p.offer.path, p.offer.info[INODE], p.offset, p.size] for p in parts]
-        chunks = source.read(read)
+        chunks = self.source.read(read)
         for part in parts:
-            if not self._transfer_part(part, chunks, result):
-                result.changed.append(part.name)
-                continue
-            result.files += 1
-            if part.target != part.final_path:
+            if not self._transfer_part(part, chunks):
+                changed.append(part.name)
+            elif part.target != part.final_path:
                 if part.old_path == _MOVE_ASIDE:
                     self.store.move_aside(part.final_path)
                 elif part.old_path:
                     self.store.rename(part.final_path, part.old_path)
                 self.store.rename(part.target, part.final_path)
                 self.state.coming.pop(part.name, None)
+        return changed
 
-    def _transfer_part(
-        self, part: FilePart, chunks: Iterator[bytes], result: TransferResult
-    ) -> bool:
+    def _transfer_part(self, part: FilePart, chunks: Iterator[bytes]) -> bool:
         """Transfer one part; return whether all of its bytes were received."""
         count = 0
 
@@ -218,7 +213,7 @@ class FolderCopy:
             nonlocal count
             while chunk := next(chunks, b""):
                 count += len(chunk)
-                result.bytes += len(chunk)
+                self.result.bytes += len(chunk)
                 self._on_progress(0, len(chunk))
                 yield chunk
             yield b""
@@ -264,7 +259,6 @@ class FolderCopy:
 
     def _compare(
         self,
-        source: FileStore,
         offers: Mapping[str, OfferedFile],
         present: Mapping[str, FileInfo | None],
         partial: Mapping[str, FileInfo | None],
@@ -286,7 +280,7 @@ class FolderCopy:
             one = offered.get(f"{name}.1") if name.endswith(".log") else None
             if one and one.info[SIZE] >= info[SIZE] > 0:
                 comparisons[name, "1"] = _comparison(one, path, info[SIZE])
-        remote_digests = source.digests([pair[0] for pair in comparisons.values()])
+        remote_digests = self.source.digests([pair[0] for pair in comparisons.values()])
         local_digests = self.store.digests([pair[1] for pair in comparisons.values()])
         return {
             key

@@ -34,15 +34,17 @@ from launcher.supervise.json_files import from_json
 WHEELHOUSE_FOLDER = "~/.cache/impala_mm/wheelhouse"  # on each host
 _SET_UP_SECONDS = 3600.0
 _LINE_PREFIX = "[set-up] "
-_INSTALL = "docker/install.py"
 # The frontend's version of Python is tried first: the same version everywhere is safer.
 _PYTHONS = (f"python{sys.version_info[0]}.{sys.version_info[1]}", *agent_bundle.SYSTEM_PYTHONS)
-_SET_UP = """
-for python in {pythons}; do
-  if "$python" {install} --fits >/dev/null 2>&1; then exec "$python" {install} "$@"; fi
+# Runs the project's own set-up, in the project's folder, with the first Python that suits it.
+_SET_UP = f"""
+for python in {" ".join(_PYTHONS)}; do
+  if "$python" docker/install.py --fits >/dev/null 2>&1; then
+    exec "$python" docker/install.py "$@"
+  fi
 done
-for python in {pythons}; do
-  if command -v "$python" >/dev/null 2>&1; then exec "$python" {install} "$@"; fi
+for python in {" ".join(_PYTHONS)}; do
+  if command -v "$python" >/dev/null 2>&1; then exec "$python" docker/install.py "$@"; fi
 done
 echo "[set-up] this host has no Python: apt-get install python3 python3-venv"
 exit 1
@@ -351,8 +353,9 @@ class Deployment:
             self._progress.update(destination.name, news)
 
         self._progress.update(destination.name, "setting up")
+        command = ["sh", "-c", _SET_UP, "set-up", *options]
         code, output = self._hosts.remote_nodes[destination.host_id].run_program(
-            process_plan.with_setup(destination.row, self._config, _install_command(options)),
+            process_plan.with_setup(destination.row, self._config, command),
             workdir=folder,
             environment=process_plan.common_environment(self._config),
             seconds=_SET_UP_SECONDS,
@@ -366,15 +369,6 @@ class Deployment:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
-
-
-def _install_command(options: list[str]) -> list[str]:
-    """Return the command that runs `docker/install.py` with the first Python that suits it.
-
-    It must run in the project's folder.
-    """
-    script = _SET_UP.format(pythons=" ".join(_PYTHONS), install=_INSTALL)
-    return ["sh", "-c", script, "set-up", *options]
 
 
 def failure_reason(output: str) -> str:

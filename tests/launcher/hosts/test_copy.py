@@ -19,7 +19,6 @@ from launcher.hosts import checkpoints, fetch
 from launcher.hosts.copy import (
     FolderCopy,
     OfferedFile,
-    TransferResult,
     TransferState,
     choose_action,
     is_safe,
@@ -52,17 +51,17 @@ class Cut(LocalFiles):
 
 def once(source, there, here, end=None):
     """Copy a folder, and return the result."""
-    done = TransferResult()
     copy = FolderCopy(
+        source,
         end or LocalFiles(),
         str(here),
         TransferState() if end else TransferState.read(here / ".brought.json"),
     )
     listed = fetch.list_offers(source, str(there))
-    fetch.copy_all(copy, source, "there", listed, done)
+    fetch.copy_all(copy, "there", listed)
     if not end:
         checkpoints.prune_checkpoints(copy, checkpoints.split_offers(listed)[1])
-    return done
+    return copy.result
 
 
 def same(there, here):
