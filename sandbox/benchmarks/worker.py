@@ -150,19 +150,16 @@ class WorkerTasks:
         config = auto.for_task(self._config, self._acting.spec)
         # It would take unrolls for ever, if the learner had to wait for none.
         changed = {"batch_size": batch, "replay_spill": "", "replay_overflow": "wait"}
-        config, codec = dataclasses.replace(config, **changed), UnrollCodec(algorithm.unroll)
-        device = devices.training_device()
+        config = dataclasses.replace(config, **changed)
         position = replay.Position(lambda: 0, lambda: 0.0)
         run = replay.RunOnHost(Path(), is_new=True)
 
         def make(queue: Any) -> ReplaySource:
-            return replay.make_source(
-                *(config, algorithm, queue, codec, device, position, run, process_rank()),
-                say=lambda line: None,
-            )
+            of = algorithm, queue, position, run, process_rank()
+            return replay.make_source(config, *of, say=lambda line: None)
 
         played = self._play_unrolls(config.num_envs)
-        return OwnSource(make, _EndlessUnrolls(played), algorithm.unroll, device)
+        return OwnSource(make, _EndlessUnrolls(played), algorithm.unroll)
 
     def cut_unrolls(self, batch: int) -> PreparedTask:
         """Cut the steps of `batch` environments into unrolls; an unroll counts as one step."""
