@@ -125,9 +125,7 @@ def _remove_checkpoint(copy: FolderCopy, name: str) -> None:
     copy.store.remove(gone)
 
 
-def copy_checkpoints(
-    copy: FolderCopy, origin: str, offered: Mapping[str, dict[str, OfferedFile]]
-) -> None:
+def copy_checkpoints(copy: FolderCopy, offered: Mapping[str, dict[str, OfferedFile]]) -> None:
     """Copy checkpoints, the newest first; after a failure the next call continues the transfer.
 
     Raises HostUnavailable, OperationFailed, OSError.
@@ -141,7 +139,7 @@ def copy_checkpoints(
     try:
         for name, sha, local_digest in zip(names, remote_digests, local_digests, strict=True):
             if sha not in ("", local_digest, copy.state.damaged.get(name)):
-                _CheckpointCopy(copy, origin, name, sha).copy(offered[name])
+                _CheckpointCopy(copy, name, sha).copy(offered[name])
     finally:
         copy.state.save()
 
@@ -149,13 +147,13 @@ def copy_checkpoints(
 class _CheckpointCopy:
     """The transfer of one checkpoint."""
 
-    def __init__(self, copy: FolderCopy, origin: str, name: str, sha: str):
+    def __init__(self, copy: FolderCopy, name: str, sha: str):
         """Prepare the transfer; `sha` is the SHA-256 of the checkpoint's about.json."""
         self._copy, self._name, self._sha = copy, name, sha
         self._path = checkpoint_path(name)
         self._target = copy.path(self._path)
         self._partial = partial_path(self._target)
-        copy.state.coming[self._path] = origin
+        copy.state.coming[self._path] = copy.origin
 
     def copy(self, offers: dict[str, OfferedFile]) -> None:
         """Copy the checkpoint if it is complete at the source."""

@@ -11,7 +11,7 @@ copy's folder.
 import dataclasses
 import posixpath
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +70,8 @@ class TransferState:
     Files that have not changed since need no comparison.
     """
 
-    # By name, [origin, FileInfo at the source, FileInfo in the copy]; None during a transfer.
+    # By name, [origin (the host that has offered it), FileInfo there, FileInfo in the copy]; None
+    # during a transfer.
     files: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
     coming: dict[str, str] = dataclasses.field(default_factory=dict)  # incomplete: their origin
     # Checkpoints by name, with the SHA-256 of their about.json: downloaded, damaged at source.
@@ -98,17 +99,19 @@ class FolderCopy:
     def __init__(
         self,
         source: FileStore,
+        origin: str,
         store: FileStore,
         folder: str,
         state: TransferState,
         on_progress: Callable[[int, int], None] | None = None,
     ):
-        """Prepare the update of `folder` in `store` from files of `source`.
+        """Prepare the update of `folder` in `store` from files of `source`, the host `origin`.
 
         `on_progress` is called with the number of bytes that were added to the total, and the
         number that were transferred.
         """
-        self.source, self.store, self.folder, self.state = source, store, folder, state
+        self.source, self.origin = source, origin
+        self.store, self.folder, self.state = store, folder, state
         self.result = TransferResult()
         self._on_progress = on_progress or (lambda added, transferred: None)
 
@@ -145,7 +148,7 @@ class FolderCopy:
         parent, link = posixpath.dirname(self.path(name)), offer.info[LINK]
         return {parent, posixpath.join(parent, link)} if link else {parent}
 
-    def copy_files(self, origin: str, offers: Mapping[str, OfferedFile]) -> None:
+    def copy_files(self, offers: Mapping[str, OfferedFile]) -> None:
         """Copy accepted files that are missing or differ; after a failure the next call continues.
 
         Raises HostUnavailable, OperationFailed, OSError.
@@ -155,9 +158,9 @@ class FolderCopy:
         new = {
             name: offer
             for name, offer in offers.items()
-            if known_files.get(name) != [origin, offer.info, present[name] or ""]
+            if known_files.get(name) != [self.origin, offer.info, present[name] or ""]
         }
-        self._make_links(origin, {n: o for n, o in new.items() if o.info[LINK]})
+        self._make_links({n: o for n, o in new.items() if o.info[LINK]})
         new = {name: offer for name, offer in new.items() if not offer.info[LINK]}
         partial = self._local_infos(new, partial_path)
         matching = self._compare(new, present, partial, offers)
@@ -168,10 +171,11 @@ class FolderCopy:
         self._rename_rotated_logs(new, present, matching, actions)
         parts = self._plan_parts(offers, present, partial, matching, actions)
         for name, action in actions.items():
-            known_files[name] = [origin, None, None]
+            known_files[name] = [self.origin, None, None]
             if action == "keep":
                 del known_files[name]
-        self.state.coming |= {part.name: origin for part in parts if part.target != part.final_path}
+        replacing = [part.name for part in parts if part.target != part.final_path]
+        self.state.coming |= dict.fromkeys(replacing, self.origin)
         self.state.save()
         try:
             changed = self.transfer_parts(parts)
@@ -181,7 +185,7 @@ class FolderCopy:
         self.result.changed += changed
         for name, info in self._local_infos(new).items():
             if name in known_files and name not in changed:
-                known_files[name] = [origin, new[name].info, info]
+                known_files[name] = [self.origin, new[name].info, info]
         self.state.save()
 
     def transfer_parts(self, parts: Sequence[FilePart]) -> list[str]:
@@ -227,10 +231,10 @@ class FolderCopy:
             return False
         return count >= part.size
 
-    def remove_stale_partials(self, origin: str, offered: Mapping[str, Any]) -> None:
+    def remove_stale_partials(self, offered: Container[str]) -> None:
         """Remove incomplete files that the origin does not offer any more."""
         for name, whose in list(self.state.coming.items()):
-            if whose == origin and name not in offered:
+            if whose == self.origin and name not in offered:
                 self.store.remove(partial_path(self.path(name)))
                 del self.state.coming[name]
 
@@ -251,11 +255,11 @@ class FolderCopy:
                 self.store.remove(self.path(name))
                 del self.state.files[name]
 
-    def _make_links(self, origin: str, links: Mapping[str, OfferedFile]) -> None:
+    def _make_links(self, links: Mapping[str, OfferedFile]) -> None:
         for name, offer in links.items():
             self.store.make_link(self.path(name), offer.info[LINK])
         for name, info in self._local_infos(links).items():
-            self.state.files[name] = [origin, links[name].info, info]
+            self.state.files[name] = [self.origin, links[name].info, info]
 
     def _compare(
         self,

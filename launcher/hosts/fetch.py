@@ -130,16 +130,14 @@ class RunFetcher:
 
     def _fetch_from(self, record: Record, host_id: str, state: TransferState) -> TransferResult:
         source = self._store(host_id)
-        copy = FolderCopy(source, LocalFiles(), record.logdir, state, self._on_progress)
+        copy = FolderCopy(source, host_id, LocalFiles(), record.logdir, state, self._on_progress)
+        has_folder = not record.shared and host_id == record.host_id_of(LEARNERS)
         for _ in range(self._tries):
             copy.result.changed.clear()
-            if not record.shared and host_id == record.host_id_of(LEARNERS):
-                folder = record.flags["logdir"]
-                offers = list_offers(source, folder)
-                copy_all(copy, f"{host_id}:{folder}", offers)
+            offers = list_offers(source, record.flags["logdir"]) if has_folder else {}
+            copy_all(copy, offers | _list_log_offers(source, record, host_id))
+            if has_folder:
                 prune_checkpoints(copy, split_offers(offers)[1])
-            logs = _list_log_offers(source, record, host_id)
-            copy_all(copy, f"{host_id}:{record.id}", logs)
             if not copy.result.changed:
                 break
         return copy.result
@@ -220,9 +218,9 @@ def push_folder(
     """
     source, store = LocalFiles(), remote_files.open_remote_files(hosts, host_id)
     progress = TransferProgress("upload", say)
-    copy = FolderCopy(source, store, remote_folder, TransferState(), progress.add)
+    copy = FolderCopy(source, "", store, remote_folder, TransferState(), progress.add)
     try:
-        copy_all(copy, "", list_offers(source, str(local_folder)))
+        copy_all(copy, list_offers(source, str(local_folder)))
     finally:
         store.close()
         progress.clear()
@@ -247,17 +245,15 @@ def _is_log_in_folder(process: ProcessEntry, record: Record) -> bool:
     return process.place == host_id and log.is_relative_to(record.flags["logdir"])
 
 
-def copy_all(copy: FolderCopy, origin: str, offers: dict[str, OfferedFile]) -> None:
+def copy_all(copy: FolderCopy, offers: dict[str, OfferedFile]) -> None:
     """Copy all offered files: first logs and metrics, which are short, then the checkpoints.
 
     What would leave the copy's folder is not copied; the result's errors name it.
     """
     others, checkpoints = split_offers(copy.accept(offers))
-    copy.remove_stale_partials(
-        origin, others | {checkpoint_path(name): None for name in checkpoints}
-    )
-    copy.copy_files(origin, others)
-    copy_checkpoints(copy, origin, checkpoints)
+    copy.remove_stale_partials({*others, *map(checkpoint_path, checkpoints)})
+    copy.copy_files(others)
+    copy_checkpoints(copy, checkpoints)
 
 
 def _list_log_offers(source: FileStore, record: Record, host_id: str) -> dict[str, OfferedFile]:

@@ -53,12 +53,13 @@ def once(source, there, here, end=None):
     """Copy a folder, and return the result."""
     copy = FolderCopy(
         source,
+        "there",
         end or LocalFiles(),
         str(here),
         TransferState() if end else TransferState.read(here / ".brought.json"),
     )
     listed = fetch.list_offers(source, str(there))
-    fetch.copy_all(copy, "there", listed)
+    fetch.copy_all(copy, listed)
     if not end:
         checkpoints.prune_checkpoints(copy, checkpoints.split_offers(listed)[1])
     return copy.result
