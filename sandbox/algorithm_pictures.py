@@ -77,7 +77,7 @@ def _reach(ratio: float, lambda_: float) -> np.ndarray:
         nothing[0],
         lambda_=lambda_,
     )
-    return targets[::-1, 0].numpy()
+    return targets.vs[::-1, 0].numpy()
 
 
 def draw_policy_losses() -> Any:

@@ -18,6 +18,7 @@ from impala_mm.algorithms.interface import (
     Context,
     EnvironmentNumber,
     PolicyOutput,
+    Updated,
     defines,
 )
 from impala_mm.config.errors import UserMistake
@@ -80,7 +81,7 @@ def update(
     context: Context,
     exchange: GradientReducer,
     method: str = "update",
-) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+) -> Updated:
     """Return what `update` or `offline_update` does; raise AlgorithmMistake for other results."""
     with _calling_features(algorithm, name := _name(algorithm, method)):
         results = getattr(algorithm, method)(batch, context, exchange)

@@ -25,6 +25,7 @@ from impala_mm.algorithms.types import (
     PolicyLoader,
     PolicyOutput,
     Role,
+    Updated,
 )
 from impala_mm.data.trajectory import Batch, Entry, UnrollSpec
 from impala_mm.data.variables import Variables
@@ -41,6 +42,7 @@ __all__ = [
     "PolicyOutput",
     "Role",
     "Setup",
+    "Updated",
     "defines",
     "entry_spec",
     "start_spec",
@@ -132,9 +134,7 @@ class Algorithm:
         """Return the policy and value for entries [B, ...]; it reads the same fields as `act`."""
         raise NotImplementedError
 
-    def update(
-        self, batch: Batch, context: Context, exchange: GradientReducer
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def update(self, batch: Batch, context: Context, exchange: GradientReducer) -> Updated:
         """Learn from one batch; return (metrics, priorities float32 [B] for the batch's source).
 
         It is traced as part of one tf.function without AutoGraph: for a condition on a tensor, use
@@ -199,9 +199,7 @@ class Algorithm:
         """
         raise NotImplementedError
 
-    def offline_update(
-        self, batch: Batch, context: Context, exchange: GradientReducer
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def offline_update(self, batch: Batch, context: Context, exchange: GradientReducer) -> Updated:
         """Learn from recorded unrolls in the first --offline_updates updates, before actors play.
 
         It keeps to the rules of `update`. Another policy played the unrolls of these batches, such

@@ -4,7 +4,7 @@ Import them from `impala_mm.algorithms.interface`.
 """
 
 import enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import tensorflow as tf
 
@@ -90,3 +90,7 @@ class Context(NamedTuple):
     # float32 []: mean raw return of the last 100 games, or of those of them that explored least
     # where environments explore differently (`Algorithm.explores_less_by_number`); NaN before.
     episode_return: tf.Tensor
+
+
+# The results of an update: metrics by key, and priorities float32 [B] for the batch's source.
+Updated: TypeAlias = tuple[dict[str, tf.Tensor], tf.Tensor]

@@ -88,6 +88,24 @@ class ActionSpec:
         """Return `count` actions of zeros: nest of NumPy arrays [count, ...]."""
         return self.pack([np.zeros([count, *p.shape], p.policy_dtype) for p in self.leaves])
 
+    def sample(self, count: int, masks: Any, random: np.random.Generator) -> Any:
+        """Return `count` random actions of a policy, a nest of [count, ...], that masks allow.
+
+        `masks` are those of a `Step`, or () to allow everything. Numbers are from -1 to 1.
+        """
+        given, leaves = iter(nests.flatten(masks)), []
+        for part in self.leaves:
+            if isinstance(part, Box):
+                numbers = 2 * random.random((count, *part.shape), np.float32) - 1
+                leaves.append(np.clip(numbers, *part.policy_bounds))
+                continue
+            mask = next(given, np.ones((count, sum(part.choices)), bool))
+            elements = np.split(mask, np.cumsum(part.choices)[:-1], axis=1)
+            # 1 - a number is above 0, so that none is drawn that is not allowed.
+            chosen = [(each * (1 - random.random(each.shape))).argmax(1) for each in elements]
+            leaves.append(np.stack(chosen, 1).reshape(count, *part.shape).astype(np.int32))
+        return self.pack(leaves)
+
     def features(self, action: Any, first: "tf.Tensor") -> "tf.Tensor":
         """Return what a network reads of actions: float32 [N, F], zeros where `first`, bool [N]."""
         import tensorflow as tf  # noqa: PLC0415

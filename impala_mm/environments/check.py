@@ -146,10 +146,11 @@ class LevelCheck:
 
     def _sample(self, actions: spaces.Space) -> Any:
         """Return a random action, among those that the mask allows."""
-        action = actions.sample()
         if self._mask is None:
-            return action
-        return masks.sample(self._spaces.actions, self._mask, action, self._random)
+            return actions.sample()
+        ours = self._spaces.actions
+        drawn = ours.sample(1, tuple(mask[None] for mask in self._mask), self._random)
+        return ours.to_environments(drawn)[0]
 
     def _reset(self, when: str, seed: int | None, is_first: bool = False) -> Any:
         """Reset the environment, check what it returns and return its observation."""

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from impala_mm.environments import nests
-from impala_mm.environments.action_parts import Box
 from impala_mm.environments.check import (
     SEED,
     SLOW_RESET,
@@ -24,7 +23,7 @@ from impala_mm.environments.check import (
 )
 from impala_mm.environments.levels import MadeLevel
 from impala_mm.environments.observations import ObservationConversion
-from impala_mm.environments.types import EnvironmentSpec, Step
+from impala_mm.environments.types import EnvironmentSpec
 from impala_mm.environments.vectors import SAME, OpenVector, VectorEnvironments, VectorLevel
 
 _COUNT = 3  # environments of the vector
@@ -48,7 +47,7 @@ class AnyLevelCheck(LevelCheck):
         while self._steps < STEPS and not envs.faults:
             if time.monotonic() > until:
                 return False
-            step = envs.step(self._choose(step))
+            step = envs.step(spec.actions.sample(_COUNT, step.mask, self._random))
             self._steps += 1
         for fault in envs.faults:
             reason = fault.text.partition(": ")[2]
@@ -56,21 +55,6 @@ class AnyLevelCheck(LevelCheck):
         if not envs.faults and seconds < SLOW_RESET:
             self._check_seeds(level, first)
         return True
-
-    def _choose(self, step: Step) -> Any:
-        """Return random actions that the masks allow, as a policy chooses them."""
-        leaves, allowed = [], iter(nests.flatten(step.mask))
-        for part in self._spaces.actions.leaves:
-            draws = self._random.standard_normal((_COUNT, *part.shape)).astype(np.float32)
-            if isinstance(part, Box):
-                draws = np.clip(draws, *part.policy_bounds)
-            else:
-                likes = self._random.random((_COUNT, sum(part.choices)))
-                likes = np.where(next(allowed), likes, -1) if self._spaces.masks else likes
-                each = np.split(likes, np.cumsum(part.choices)[:-1], axis=1)
-                draws = np.stack([like.argmax(1) for like in each], 1).reshape(draws.shape)
-            leaves.append(draws)
-        return self._spaces.actions.pack(leaves)
 
     def _check_seeds(self, level: VectorLevel, first: Any) -> None:
         """Compare the first observations with those of vectors of the same seed and another one."""

@@ -3,7 +3,6 @@
 Every task brings a reward from 0 to 1 a step, so that returns are from 0 to 1,000.
 """
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -11,8 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from impala_mm.environments import Suite
-from impala_mm.environments.types import BadLevel, ReferenceScores
+from impala_mm.environments import Suite, packages
+from impala_mm.environments.types import ReferenceScores
 
 # The tasks that papers compare; the package has more, which have names, too.
 _TASKS = (
@@ -86,9 +85,7 @@ class DMC(Suite):
 
     def maker(self, level: str) -> Callable[..., Any] | None:
         """Return what makes a task; raise BadLevel if dm_control is not installed."""
-        if importlib.util.find_spec("dm_control") is None:
-            needed = "pip install 'impala_mm[dm-control]'"
-            raise BadLevel(f"dmc:{level} needs dm_control: {needed}")
+        packages.require(f"dmc:{level}", "dm_control", "dm-control")
         from dm_control import suite  # noqa: PLC0415
 
         domain, _, task = level.partition("-")

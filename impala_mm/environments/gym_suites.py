@@ -18,7 +18,7 @@ from impala_mm.config.environment_flags import is_atari
 from impala_mm.environments import SUITES, Level, Suite, gym_adapter, packages
 from impala_mm.environments.levels import MadeLevel, find_callable, import_module
 from impala_mm.environments.types import BadLevel, Options
-from impala_mm.environments.vectors import VectorLevel, makes_vectors
+from impala_mm.environments.vectors import level_of
 
 
 class Gymnasium(Suite):
@@ -37,8 +37,7 @@ class Gymnasium(Suite):
             adopted = (suite.adopt(level_name, registered, options) for suite in suites)
             return next(filter(None, adopted), None) or _registered(level_name, registered, options)
         if module and (maker := find_callable(module, name, level_name)):
-            kind = VectorLevel if makes_vectors(maker) else MadeLevel
-            return kind(level_name, maker, options)
+            return level_of(level_name, maker, options)
         theirs = gym_adapter.classic_registry()
         if name in theirs:
             return _registered(level_name, gym_adapter.gymnasiums_spec(name), options)

@@ -12,12 +12,11 @@ names levels that others make, and the scores by which their returns are normali
 
 import csv
 import functools
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from impala_mm.environments import Level, Suite
+from impala_mm.environments import Level, Suite, packages
 from impala_mm.environments.types import BadLevel, Options, ReferenceScores
 
 with Path(__file__).with_name("level_sets.csv").open(newline="") as _file:
@@ -80,9 +79,7 @@ class MetaWorldMT10(Suite):
         """Return what makes a task."""
         if level not in self.levels:
             return None
-        if importlib.util.find_spec("metaworld") is None:
-            needed = "pip install 'impala_mm[metaworld]'"
-            raise BadLevel(f"MetaWorld's {level} needs metaworld: {needed}")
+        packages.require(f"MetaWorld's {level}", "metaworld", "metaworld")
         return functools.partial(_metaworld, level, self.levels.index(level), len(self.levels))
 
 

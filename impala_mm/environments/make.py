@@ -29,7 +29,7 @@ def find_level(level_name: str, **options: Any) -> Level:
     are ids of gymnasium or classic gym, or name a module: see `gym_suites`.
     """
     from impala_mm.environments.levels import MadeLevel  # noqa: PLC0415 - it loads gymnasium
-    from impala_mm.environments.vectors import VectorLevel, makes_vectors  # noqa: PLC0415
+    from impala_mm.environments.vectors import level_of  # noqa: PLC0415
 
     chosen = Options(**options)
     prefix, _, rest = level_name.partition(":")
@@ -41,14 +41,8 @@ def find_level(level_name: str, **options: Any) -> Level:
         if own := suite.find(level, level_name, chosen):
             break
         if maker := suite.maker(level):
-            kind = VectorLevel if makes_vectors(maker) else MadeLevel
-            own = kind(
-                level_name,
-                maker,
-                chosen,
-                reward_threshold=suite.reward_thresholds.get(level),
-                scores=suite.scores.get(level),
-            )
+            threshold, scores = suite.reward_thresholds.get(level), suite.scores.get(level)
+            own = level_of(level_name, maker, chosen, reward_threshold=threshold, scores=scores)
             break
         if suite.levels:
             some = ", ".join(suite.level_names(name, "")[:5])

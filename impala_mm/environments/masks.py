@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from impala_mm.environments import nests
 from impala_mm.environments.action_parts import Part
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.gym_adapter import find_method
@@ -194,27 +193,6 @@ def rest_of_observation(observation: Any) -> Any:
     if not isinstance(observation, Mapping):
         return observation
     return {key: part for key, part in observation.items() if key != _KEY}
-
-
-def sample(
-    actions: ActionSpec, masks: list[np.ndarray], other: Any, random: np.random.Generator
-) -> Any:
-    """Return a random action that masks allow, as the environment takes it.
-
-    `other` is an action, from which the numbers of each Box are taken.
-    """
-    remaining = iter(masks)
-    leaves = []
-    for part, numbers in zip(actions.leaves, nests.flatten(other), strict=True):
-        if not part.choices:
-            leaves.append(numbers)
-            continue
-        elements = np.split(next(remaining), np.cumsum(part.choices)[:-1])
-        chosen = np.array(
-            [random.choice(np.flatnonzero(allowed)) for allowed in elements], np.int32
-        )
-        leaves.append(part.to_environment(chosen.reshape(1, *part.shape))[0])
-    return actions.pack(leaves)
 
 
 def read_mask(actions: ActionSpec, raw: Any) -> list[np.ndarray]:

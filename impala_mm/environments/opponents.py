@@ -53,18 +53,7 @@ class RandomPlayer:
 
     def act(self, asked: Step, actions: Any, rows: np.ndarray) -> Any:
         """Return random actions for all entries."""
-        count, draw = len(asked.reward), self._random.random
-        masks, leaves = iter(nests.flatten(asked.mask)), []
-        for part in self._actions.leaves:
-            if not part.choices:
-                leaves.append(2 * draw((count, *part.shape), np.float32) - 1)
-                continue
-            allowed = next(masks, np.ones((count, sum(part.choices)), bool))
-            elements = np.split(allowed, np.cumsum(part.choices)[:-1], axis=1)
-            # 1 - draw is above 0, so that none is drawn that is not allowed.
-            chosen = [(allowed * (1 - draw(allowed.shape))).argmax(1) for allowed in elements]
-            leaves.append(np.stack(chosen, 1).reshape(count, *part.shape).astype(np.int32))
-        return self._actions.pack(leaves)
+        return self._actions.sample(len(asked.reward), asked.mask, self._random)
 
 
 class RandomOpponents(RandomPlayer):

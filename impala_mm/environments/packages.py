@@ -45,8 +45,12 @@ def module_of(name: str) -> str:
     """
     for extra, module, ids in PACKAGES:
         if re.match(ids, name):
-            package = module.partition(".")[0]
-            if importlib.util.find_spec(package) is None:
-                raise BadLevel(f"{name} needs {package}: pip install 'impala_mm[{extra}]'")
+            require(name, module.partition(".")[0], extra)
             return module
     return ""
+
+
+def require(level: str, package: str, extra: str) -> None:
+    """Raise BadLevel if the package that a level needs is not installed; the extra installs it."""
+    if importlib.util.find_spec(package) is None:
+        raise BadLevel(f"{level} needs {package}: pip install 'impala_mm[{extra}]'")

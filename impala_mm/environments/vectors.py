@@ -54,10 +54,14 @@ _NEEDED = ("num_envs", "single_observation_space", "single_action_space", "reset
 SEEDS = 2**31
 
 
-def makes_vectors(maker: Callable[..., Any]) -> bool:
-    """Return whether a class or function makes a vector: it takes `num_envs`, or is a VectorEnv."""
+def level_of(name: str, maker: Callable[..., Any], options: Options, **known: Any) -> MadeLevel:
+    """Return the level of a class or function; the arguments are those of `MadeLevel`.
+
+    It makes vectors if it takes `num_envs`, or is a VectorEnv, and else one environment.
+    """
     is_vector = isinstance(maker, type) and issubclass(maker, VectorEnv)
-    return is_vector or _takes(maker, "num_envs")
+    kind = VectorLevel if is_vector or _takes(maker, "num_envs") else MadeLevel
+    return kind(name, maker, options, **known)
 
 
 class VectorLevel(MadeLevel):

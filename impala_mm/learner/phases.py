@@ -41,7 +41,7 @@ from impala_mm.learner.sources.recorded import (
 )
 from impala_mm.replay.data_set import About, BadData, unroll_spec
 from impala_mm.replay.recorded_games import RecordedGames
-from impala_mm.runtime import devices, heartbeat, starter
+from impala_mm.runtime import heartbeat, starter
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.timing import Interval, format_duration
 
@@ -230,7 +230,7 @@ class Phases:
                 columns = feature_settings.columns_beside(config.batch_size, share)
                 return OfflineSource(games, algorithm, columns, count, seed, mine)
             drawn = algorithm.recorded_source(held, share, seed)
-            return OwnSource(lambda _: drawn, drawn, algorithm.unroll, devices.training_device())
+            return OwnSource(lambda _: drawn, drawn, algorithm.unroll)
 
         beside = config.teacher_data_share
         return make(1.0, left) if left else None, make(beside, None) if beside else None

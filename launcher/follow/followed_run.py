@@ -144,10 +144,3 @@ class FollowedRun(ConnectedRun):
         if sentence != self._last_sentence:
             self._last_sentence = sentence
             self.say(sentence)
-
-
-def join_names(names: Sequence[str]) -> str:
-    """Return the names as a list for a sentence; only the first three of five or more."""
-    return (
-        ", ".join(names) if len(names) < 5 else f"{', '.join(names[:3])} and {len(names) - 3} more"
-    )

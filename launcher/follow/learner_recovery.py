@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.follow import connect, start
-from launcher.follow.followed_run import (
-    FAILURES,
-    RETRY_SECONDS,
-    SETTLE_SECONDS,
-    FollowedRun,
-    join_names,
-)
+from launcher.follow.followed_run import FAILURES, RETRY_SECONDS, SETTLE_SECONDS, FollowedRun
 from launcher.hosts import fetch
 from launcher.hosts.checkpoints import has_checkpoint
 from launcher.hosts.hosts import host_id_of
@@ -27,6 +21,7 @@ from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.plan import process_plan
 from launcher.plan.host_environment import Installation
 from launcher.plan.workers_csv import ANY_LEARNER, Worker
+from launcher.supervise.errors import join_names
 from launcher.supervise.process_state import State
 from launcher.supervise.run_registry import Record
 from launcher.supervise.task import FINAL_STATES, LEARNERS, with_learner_hosts

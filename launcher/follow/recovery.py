@@ -9,14 +9,9 @@ import time
 from collections.abc import Sequence
 
 from launcher.follow import connect
-from launcher.follow.followed_run import (
-    FAILURES,
-    RETRY_SECONDS,
-    SETTLE_SECONDS,
-    FollowedRun,
-    join_names,
-)
+from launcher.follow.followed_run import FAILURES, RETRY_SECONDS, SETTLE_SECONDS, FollowedRun
 from launcher.follow.learner_recovery import LearnerRecovery
+from launcher.supervise.errors import join_names
 from launcher.supervise.run_registry import Record
 from launcher.supervise.task import FINAL_STATES, LEARNERS
 

@@ -11,9 +11,18 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from launcher.hosts.copy import FilePart, FolderCopy, OfferedFile, TransferResult, partial_path
+from launcher.hosts.copy import (
+    INODE,
+    LINK,
+    SIZE,
+    FilePart,
+    FolderCopy,
+    OfferedFile,
+    list_offers,
+    partial_path,
+)
 from launcher.hosts.remote_files import FileStore
 from launcher.supervise.json_files import from_json, parse_object, read_json
 
@@ -65,7 +74,7 @@ def has_checkpoint(folder: Path) -> bool:
 
 def newest_checkpoint(store: FileStore, folder: str) -> int:
     """Return the number of the newest complete checkpoint of a run's folder; -1 without one."""
-    _, complete = split_offers({n: OfferedFile(n, i) for n, i in store.list_files(folder).items()})
+    _, complete = split_offers(list_offers(store, folder))
     return max(map(int, complete), default=-1)
 
 
@@ -95,9 +104,7 @@ def find_superfluous(
     ]
 
 
-def prune_checkpoints(
-    copy: FolderCopy, remote_names: Collection[str], result: TransferResult
-) -> None:
+def prune_checkpoints(copy: FolderCopy, remote_names: Collection[str]) -> None:
     """Remove superfluous checkpoints (see `find_superfluous`) from a copy on this machine."""
     folder = Path(copy.folder) / _CHECKPOINTS
     infos = {
@@ -106,35 +113,33 @@ def prune_checkpoints(
     }
     complete = {name: saved for name, saved in infos.items() if saved and name.isdigit()}
     for name in find_superfluous(complete, remote_names, copy.state.checkpoints):
-        gone = folder / f".{name}.gone"
-        copy.store.rename(str(folder / name), str(gone))  # no process sees a part of it
-        copy.store.remove(str(gone))
+        _remove_checkpoint(copy, name)
         del copy.state.checkpoints[name]
-        result.removed.append(name)
 
 
-def copy_checkpoints(
-    copy: FolderCopy,
-    source: FileStore,
-    origin: str,
-    offered: Mapping[str, dict[str, OfferedFile]],
-    result: TransferResult,
-) -> None:
+def _remove_checkpoint(copy: FolderCopy, name: str) -> None:
+    """Remove a checkpoint from a copy, so that no process sees a part of it."""
+    gone = copy.path(checkpoint_path(f".{name}.gone"))
+    copy.store.remove(gone)  # left by a removal that was interrupted
+    copy.store.rename(copy.path(checkpoint_path(name)), gone)
+    copy.store.remove(gone)
+
+
+def copy_checkpoints(copy: FolderCopy, offered: Mapping[str, dict[str, OfferedFile]]) -> None:
     """Copy checkpoints, the newest first; after a failure the next call continues the transfer.
 
     Raises HostUnavailable, OperationFailed, OSError.
     """
     names = sorted(offered, reverse=True)
-    remote_digests = source.digests([_digest_request(offered[name][_ABOUT_FILE]) for name in names])
-    final = [copy.path(f"{_CHECKPOINTS}/{name}/{_ABOUT_FILE}") for name in names]
-    sizes = [about[0] if about else 0 for about in copy.store.file_infos(final)]
-    local_digests = copy.store.digests(
-        [[p, [[0, size]]] for p, size in zip(final, sizes, strict=True)]
-    )
+    abouts = [offered[name][_ABOUT_FILE] for name in names]
+    copies = [copy.path(f"{checkpoint_path(name)}/{_ABOUT_FILE}") for name in names]
+    spans = [[[0, min(about.info[SIZE], _MAX_BYTES)]] for about in abouts]
+    remote_digests = copy.source.digests([[a.path, s] for a, s in zip(abouts, spans, strict=True)])
+    local_digests = copy.store.digests([[p, s] for p, s in zip(copies, spans, strict=True)])
     try:
         for name, sha, local_digest in zip(names, remote_digests, local_digests, strict=True):
             if sha not in ("", local_digest, copy.state.damaged.get(name)):
-                _CheckpointCopy(copy, source, origin, name, sha).copy(offered[name], result)
+                _CheckpointCopy(copy, name, sha).copy(offered[name])
     finally:
         copy.state.save()
 
@@ -142,34 +147,32 @@ def copy_checkpoints(
 class _CheckpointCopy:
     """The transfer of one checkpoint."""
 
-    def __init__(self, copy: FolderCopy, source: FileStore, origin: str, name: str, sha: str):
+    def __init__(self, copy: FolderCopy, name: str, sha: str):
         """Prepare the transfer; `sha` is the SHA-256 of the checkpoint's about.json."""
-        self._copy, self._source, self._name, self._sha = copy, source, name, sha
-        self._target = copy.path(f"{_CHECKPOINTS}/{name}")
+        self._copy, self._name, self._sha = copy, name, sha
+        self._path = checkpoint_path(name)
+        self._target = copy.path(self._path)
         self._partial = partial_path(self._target)
-        copy.state.coming[f"{_CHECKPOINTS}/{name}"] = origin
+        copy.state.coming[self._path] = copy.origin
 
-    def copy(self, offers: dict[str, OfferedFile], result: TransferResult) -> None:
-        """Copy the checkpoint if it is complete at the source; count it in `result`."""
-        state = self._copy.state
-        content = b"".join(self._source.read([_read_request(offers[_ABOUT_FILE])]))
+    def copy(self, offers: dict[str, OfferedFile]) -> None:
+        """Copy the checkpoint if it is complete at the source."""
+        state, result = self._copy.state, self._copy.result
+        path, about = offers[_ABOUT_FILE]
+        read = [path, about[INODE], 0, min(about[SIZE], _MAX_BYTES)]
+        content = b"".join(self._copy.source.read([read]))
         info = from_json(CheckpointInfo, parse_object(content))
         if info is None or not _is_complete(info, offers):  # perhaps it is being removed
-            result.changed.append(f"{_CHECKPOINTS}/{self._name}")
+            result.changed.append(self._path)
             return
         parts = self._missing_parts(info, offers, content)
-        transferred = TransferResult()
-        try:
-            self._copy.transfer_parts(self._source, parts, transferred)
-        finally:
-            result.bytes += transferred.bytes
-        if transferred.changed:
-            result.changed.append(f"{_CHECKPOINTS}/{self._name}")
+        if self._copy.transfer_parts(parts):
+            result.changed.append(self._path)
         elif wrong := self._find_damaged_file(info):
             self._copy.store.remove(self._partial)
             # The partial files seem to belong to another checkpoint: start over.
             if any(part.offset for part in parts):
-                result.changed.append(f"{_CHECKPOINTS}/{self._name}")
+                result.changed.append(self._path)
                 return
             state.damaged[self._name] = self._sha
             result.errors.append(
@@ -195,9 +198,7 @@ class _CheckpointCopy:
         parts = []
         for file, path, partial in zip(info.files, paths, store.file_infos(paths), strict=True):
             size = info.files[file][0]
-            offset = partial[0] if partial and partial[0] <= size else 0
-            if partial and partial[0] > size:
-                store.remove(path)
+            offset = partial[SIZE] if partial else 0
             if partial is None or offset < size:
                 parts.append(FilePart(file, offers[file], offset, path, path))
         return parts
@@ -214,32 +215,16 @@ class _CheckpointCopy:
 
         A folder of that name that was not downloaded is moved aside.
         """
-        store, before = self._copy.store, f"{_CHECKPOINTS}/.{self._name}.gone"
-        replaced = (
-            self._copy.state.checkpoints.get(self._name) and store.file_infos([self._target])[0]
-        )
-        if replaced:
-            store.remove(self._copy.path(before))
-            store.rename(self._target, self._copy.path(before))
-        store.rename(self._partial, self._target)
-        if replaced:
-            store.remove(self._copy.path(before))
-        self._copy.state.coming.pop(f"{_CHECKPOINTS}/{self._name}", None)
+        copy = self._copy
+        if self._name in copy.state.checkpoints and copy.store.file_infos([self._target])[0]:
+            _remove_checkpoint(copy, self._name)
+        copy.store.rename(self._partial, self._target)
+        copy.state.coming.pop(self._path, None)
 
 
 def _is_complete(info: CheckpointInfo, offers: Mapping[str, OfferedFile]) -> bool:
     """Return whether every file of a checkpoint is offered, with the right size."""
     return all(
-        file in offers and not offers[file].info[3] and offers[file].info[0] == size
+        file in offers and not offers[file].info[LINK] and offers[file].info[SIZE] == size
         for file, (size, _) in info.files.items()
     )
-
-
-def _digest_request(offer: OfferedFile) -> list[Any]:
-    """Return the request of a file's digest, in the format of `FileStore.digests`."""
-    return [offer.path, [[0, min(offer.info[0], _MAX_BYTES)]]]
-
-
-def _read_request(offer: OfferedFile) -> list[Any]:
-    """Return the request of a file's content, in the format of `FileStore.read`."""
-    return [offer.path, offer.info[2], 0, min(offer.info[0], _MAX_BYTES)]

@@ -11,11 +11,12 @@ copy's folder.
 import dataclasses
 import posixpath
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.hosts.remote_files import FileStore
+from launcher.supervise.errors import join_names
 from launcher.supervise.file_service import FOLDER, FileInfo
 from launcher.supervise.json_files import from_json, read_json, write_json
 from launcher.supervise.task import ROW_FILES
@@ -24,9 +25,7 @@ _COMPARE_ALL_BYTES = 1 << 20  # files up to this size are compared completely
 # Bytes that are compared of a longer file that has grown, at its start and where the copy ends.
 _SAMPLE_BYTES = 1 << 16
 _MIRRORED_FILES = ("learners.log", *ROW_FILES)  # `state_mirror` writes these copies, too
-_SIZE, _INODE = 0, 2  # in `FileInfo`
-LINK = 3  # in `FileInfo`: the target of a link; empty for a file
-_MAX_NAMED = 3  # refused files that a message names
+SIZE, INODE, LINK = 0, 2, 3  # in `FileInfo`; LINK: the target of a link, empty for a file
 _MOVE_ASIDE = "aside"
 
 
@@ -50,7 +49,7 @@ class FilePart(NamedTuple):
     @property
     def size(self) -> int:
         """The number of bytes to transfer."""
-        return self.offer.info[_SIZE] - self.offset
+        return self.offer.info[SIZE] - self.offset
 
 
 @dataclasses.dataclass
@@ -60,7 +59,6 @@ class TransferResult:
     bytes: int = 0
     files: int = 0
     checkpoints: int = 0
-    removed: list[str] = dataclasses.field(default_factory=list)
     changed: list[str] = dataclasses.field(default_factory=list)  # files changed while being read
     errors: list[str] = dataclasses.field(default_factory=list)  # messages
 
@@ -72,7 +70,8 @@ class TransferState:
     Files that have not changed since need no comparison.
     """
 
-    # By name, [origin, FileInfo at the source, FileInfo in the copy]; None during a transfer.
+    # By name, [origin (the host that has offered it), FileInfo there, FileInfo in the copy]; None
+    # during a transfer.
     files: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
     coming: dict[str, str] = dataclasses.field(default_factory=dict)  # incomplete: their origin
     # Checkpoints by name, with the SHA-256 of their about.json: downloaded, damaged at source.
@@ -95,30 +94,32 @@ class TransferState:
 
 
 class FolderCopy:
-    """A copy of a folder that is to be updated."""
+    """A copy of a folder that is to be updated, and the result so far."""
 
     def __init__(
         self,
+        source: FileStore,
+        origin: str,
         store: FileStore,
         folder: str,
         state: TransferState,
         on_progress: Callable[[int, int], None] | None = None,
     ):
-        """Prepare the update of `folder` in `store`.
+        """Prepare the update of `folder` in `store` from files of `source`, the host `origin`.
 
         `on_progress` is called with the number of bytes that were added to the total, and the
         number that were transferred.
         """
+        self.source, self.origin = source, origin
         self.store, self.folder, self.state = store, folder, state
+        self.result = TransferResult()
         self._on_progress = on_progress or (lambda added, transferred: None)
 
     def path(self, name: str) -> str:
         """Return the path of a file in the copy."""
         return posixpath.join(self.folder, name)
 
-    def accept(
-        self, offers: Mapping[str, OfferedFile], result: TransferResult
-    ) -> dict[str, OfferedFile]:
+    def accept(self, offers: Mapping[str, OfferedFile]) -> dict[str, OfferedFile]:
         """Return the offers that stay within the folder; the result's errors name the others.
 
         Copied links that have become folders at the source are removed first. Raises
@@ -137,8 +138,9 @@ class FolderCopy:
                 f"folder",
             ),
         ):
-            if refused and (message := refusal(refused, why)) not in result.errors:
-                result.errors.append(message)
+            message = f"{join_names(sorted(refused))} not copied, since {why}"
+            if refused and message not in self.result.errors:
+                self.result.errors.append(message)
         return inside
 
     def _places(self, name: str, offer: OfferedFile) -> set[str]:
@@ -146,13 +148,7 @@ class FolderCopy:
         parent, link = posixpath.dirname(self.path(name)), offer.info[LINK]
         return {parent, posixpath.join(parent, link)} if link else {parent}
 
-    def copy_files(
-        self,
-        source: FileStore,
-        origin: str,
-        offers: Mapping[str, OfferedFile],
-        result: TransferResult,
-    ) -> None:
+    def copy_files(self, offers: Mapping[str, OfferedFile]) -> None:
         """Copy accepted files that are missing or differ; after a failure the next call continues.
 
         Raises HostUnavailable, OperationFailed, OSError.
@@ -162,53 +158,58 @@ class FolderCopy:
         new = {
             name: offer
             for name, offer in offers.items()
-            if known_files.get(name) != [origin, offer.info, present[name] or ""]
+            if known_files.get(name) != [self.origin, offer.info, present[name] or ""]
         }
-        self._make_links(origin, {n: o for n, o in new.items() if o.info[LINK]}, present)
+        self._make_links({n: o for n, o in new.items() if o.info[LINK]})
         new = {name: offer for name, offer in new.items() if not offer.info[LINK]}
         partial = self._local_infos(new, partial_path)
-        matching = self._compare(source, new, present, partial, offers)
-        actions = self._choose_actions(new, present, matching)
+        matching = self._compare(new, present, partial, offers)
+        actions = {
+            name: self._choose_action(name, offer, present[name], (name, "") in matching)
+            for name, offer in new.items()
+        }
         self._rename_rotated_logs(new, present, matching, actions)
         parts = self._plan_parts(offers, present, partial, matching, actions)
         for name, action in actions.items():
-            known_files[name] = [origin, None, None]
+            known_files[name] = [self.origin, None, None]
             if action == "keep":
                 del known_files[name]
-        self.state.coming |= {part.name: origin for part in parts if part.target != part.final_path}
+        replacing = [part.name for part in parts if part.target != part.final_path]
+        self.state.coming |= dict.fromkeys(replacing, self.origin)
         self.state.save()
         try:
-            self.transfer_parts(source, parts, result)
+            changed = self.transfer_parts(parts)
         finally:
             self.state.save()
+        self.result.files += len(parts) - len(changed)
+        self.result.changed += changed
         for name, info in self._local_infos(new).items():
-            if name in known_files and name not in result.changed:
-                known_files[name] = [origin, new[name].info, info]
+            if name in known_files and name not in changed:
+                known_files[name] = [self.origin, new[name].info, info]
         self.state.save()
 
-    def transfer_parts(
-        self, source: FileStore, parts: Sequence[FilePart], result: TransferResult
-    ) -> None:
-        """Transfer the parts in this order, and give completed files their final names."""
+    def transfer_parts(self, parts: Sequence[FilePart]) -> list[str]:
+        """Transfer the parts in this order, and give completed files their final names.
+
+        Return the names of the files that were changed while they were read.
+        """
+        changed = []
         self._on_progress(sum(part.size for part in parts), 0)
-        read = [[p.offer.path, p.offer.info[_INODE], p.offset, p.size] for p in parts]
-        chunks = source.read(read)
+        read = [[p.offer.path, p.offer.info[INODE], p.offset, p.size] for p in parts]
+        chunks = self.source.read(read)
         for part in parts:
-            if not self._transfer_part(part, chunks, result):
-                result.changed.append(part.name)
-                continue
-            result.files += 1
-            if part.target != part.final_path:
+            if not self._transfer_part(part, chunks):
+                changed.append(part.name)
+            elif part.target != part.final_path:
                 if part.old_path == _MOVE_ASIDE:
                     self.store.move_aside(part.final_path)
                 elif part.old_path:
                     self.store.rename(part.final_path, part.old_path)
                 self.store.rename(part.target, part.final_path)
                 self.state.coming.pop(part.name, None)
+        return changed
 
-    def _transfer_part(
-        self, part: FilePart, chunks: Iterator[bytes], result: TransferResult
-    ) -> bool:
+    def _transfer_part(self, part: FilePart, chunks: Iterator[bytes]) -> bool:
         """Transfer one part; return whether all of its bytes were received."""
         count = 0
 
@@ -216,7 +217,7 @@ class FolderCopy:
             nonlocal count
             while chunk := next(chunks, b""):
                 count += len(chunk)
-                result.bytes += len(chunk)
+                self.result.bytes += len(chunk)
                 self._on_progress(0, len(chunk))
                 yield chunk
             yield b""
@@ -230,10 +231,10 @@ class FolderCopy:
             return False
         return count >= part.size
 
-    def remove_stale_partials(self, origin: str, offered: Mapping[str, Any]) -> None:
+    def remove_stale_partials(self, offered: Container[str]) -> None:
         """Remove incomplete files that the origin does not offer any more."""
         for name, whose in list(self.state.coming.items()):
-            if whose == origin and name not in offered:
+            if whose == self.origin and name not in offered:
                 self.store.remove(partial_path(self.path(name)))
                 del self.state.coming[name]
 
@@ -254,19 +255,14 @@ class FolderCopy:
                 self.store.remove(self.path(name))
                 del self.state.files[name]
 
-    def _make_links(
-        self, origin: str, links: Mapping[str, OfferedFile], present: Mapping[str, FileInfo | None]
-    ) -> None:
+    def _make_links(self, links: Mapping[str, OfferedFile]) -> None:
         for name, offer in links.items():
-            info = present[name]
-            if info is None or info[LINK] != offer.info[LINK]:
-                self.store.make_link(self.path(name), offer.info[LINK])
+            self.store.make_link(self.path(name), offer.info[LINK])
         for name, info in self._local_infos(links).items():
-            self.state.files[name] = [origin, links[name].info, info]
+            self.state.files[name] = [self.origin, links[name].info, info]
 
     def _compare(
         self,
-        source: FileStore,
         offers: Mapping[str, OfferedFile],
         present: Mapping[str, FileInfo | None],
         partial: Mapping[str, FileInfo | None],
@@ -280,15 +276,15 @@ class FolderCopy:
         comparisons: dict[tuple[str, str], tuple[Any, Any]] = {}
         for name, offer in offers.items():
             path, info, begun = self.path(name), present[name], partial[name]
-            if begun and begun[_SIZE] <= offer.info[_SIZE]:
-                comparisons[name, "partial"] = _comparison(offer, partial_path(path), begun[_SIZE])
+            if begun and begun[SIZE] <= offer.info[SIZE]:
+                comparisons[name, "partial"] = _comparison(offer, partial_path(path), begun[SIZE])
             if info is None or info[LINK]:
                 continue
-            comparisons[name, ""] = _comparison(offer, path, info[_SIZE])
+            comparisons[name, ""] = _comparison(offer, path, info[SIZE])
             one = offered.get(f"{name}.1") if name.endswith(".log") else None
-            if one and one.info[_SIZE] >= info[_SIZE] > 0:
-                comparisons[name, "1"] = _comparison(one, path, info[_SIZE])
-        remote_digests = source.digests([pair[0] for pair in comparisons.values()])
+            if one and one.info[SIZE] >= info[SIZE] > 0:
+                comparisons[name, "1"] = _comparison(one, path, info[SIZE])
+        remote_digests = self.source.digests([pair[0] for pair in comparisons.values()])
         local_digests = self.store.digests([pair[1] for pair in comparisons.values()])
         return {
             key
@@ -296,20 +292,12 @@ class FolderCopy:
             if a == b != ""
         }
 
-    def _choose_actions(
-        self,
-        offers: Mapping[str, OfferedFile],
-        present: Mapping[str, FileInfo | None],
-        matching: set[tuple[str, str]],
-    ) -> dict[str, str]:
-        actions = {}
-        for name, offer in offers.items():
-            known = self.state.files.get(name)
-            is_unchanged = known is not None and known[2] in (None, present[name])
-            actions[name] = choose_action(
-                name, offer.info, present[name], is_unchanged, (name, "") in matching
-            )
-        return actions
+    def _choose_action(
+        self, name: str, offer: OfferedFile, present: FileInfo | None, matches: bool
+    ) -> str:
+        known = self.state.files.get(name)
+        is_unchanged = known is not None and known[2] in (None, present)
+        return choose_action(name, offer.info, present, is_unchanged, matches)
 
     def _rename_rotated_logs(
         self,
@@ -341,14 +329,14 @@ class FolderCopy:
                 self.store.remove(partial_path(path))
                 begun = None
             if action == "append" and info:
-                parts.append(FilePart(name, offer, info[_SIZE], path, path))
+                parts.append(FilePart(name, offer, info[SIZE], path, path))
             if not replaces:
                 continue
             old_path = ""
             if action == "aside":
                 log = name.endswith(".log")
                 old_path = ("" if f"{name}.1" in offers else f"{path}.1") if log else _MOVE_ASIDE
-            offset = begun[_SIZE] if begun else 0
+            offset = begun[SIZE] if begun else 0
             parts.append(FilePart(name, offer, offset, partial_path(path), path, old_path))
         # Appended parts, such as logs, are short and come first.
         return sorted(parts, key=lambda part: (part.target != part.final_path, part.size))
@@ -387,13 +375,6 @@ def folders_above(name: str) -> set[str]:
     return {name[:i] for i, letter in enumerate(name) if letter == "/"}
 
 
-def refusal(names: Collection[str], why: str) -> str:
-    """Return the message that these files were not copied; of many, the first are named."""
-    first, more = sorted(names)[:_MAX_NAMED], len(names) - _MAX_NAMED
-    rest = f" and {more:,} more" if more > 0 else ""
-    return f"{', '.join(first)}{rest} not copied, since {why}"
-
-
 def choose_action(
     name: str, offered: FileInfo, present: FileInfo | None, is_unchanged: bool, matches: bool
 ) -> str:
@@ -405,7 +386,7 @@ def choose_action(
     """
     if present is None or present[LINK]:
         return "replace"
-    more = offered[_SIZE] - present[_SIZE]
+    more = offered[SIZE] - present[SIZE]
     if matches and more >= 0:
         return "append" if more else "nothing"
     # No user has written to NAME.log.1; only `state_mirror` may have, if it writes NAME.log.
@@ -423,10 +404,18 @@ def partial_path(path: str) -> str:
     return posixpath.join(folder, f".{name}.coming")
 
 
+def list_offers(source: FileStore, folder: str) -> dict[str, OfferedFile]:
+    """Return the files of a run's folder on the source's machine, by name."""
+    return {
+        name: OfferedFile(f"{folder}/{name}", info)
+        for name, info in source.list_files(folder).items()
+    }
+
+
 def _comparison(offer: OfferedFile, path: str, size: int) -> tuple[Any, Any]:
     """Return the requests of both files' digests over equal ranges; `size` is the copy's."""
-    common = min(size, offer.info[_SIZE])
+    common = min(size, offer.info[SIZE])
     spans = [[0, common]]
-    if common > _COMPARE_ALL_BYTES and offer.info[_SIZE] > size:
+    if common > _COMPARE_ALL_BYTES and offer.info[SIZE] > size:
         spans = [[0, _SAMPLE_BYTES], [common - _SAMPLE_BYTES, _SAMPLE_BYTES]]
     return [offer.path, spans], [path, spans]

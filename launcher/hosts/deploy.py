@@ -34,15 +34,17 @@ from launcher.supervise.json_files import from_json
 WHEELHOUSE_FOLDER = "~/.cache/impala_mm/wheelhouse"  # on each host
 _SET_UP_SECONDS = 3600.0
 _LINE_PREFIX = "[set-up] "
-_INSTALL = "docker/install.py"
 # The frontend's version of Python is tried first: the same version everywhere is safer.
 _PYTHONS = (f"python{sys.version_info[0]}.{sys.version_info[1]}", *agent_bundle.SYSTEM_PYTHONS)
-_SET_UP = """
-for python in {pythons}; do
-  if "$python" {install} --fits >/dev/null 2>&1; then exec "$python" {install} "$@"; fi
+# Runs the project's own set-up, in the project's folder, with the first Python that suits it.
+_SET_UP = f"""
+for python in {" ".join(_PYTHONS)}; do
+  if "$python" docker/install.py --fits >/dev/null 2>&1; then
+    exec "$python" docker/install.py "$@"
+  fi
 done
-for python in {pythons}; do
-  if command -v "$python" >/dev/null 2>&1; then exec "$python" {install} "$@"; fi
+for python in {" ".join(_PYTHONS)}; do
+  if command -v "$python" >/dev/null 2>&1; then exec "$python" docker/install.py "$@"; fi
 done
 echo "[set-up] this host has no Python: apt-get install python3 python3-venv"
 exit 1
@@ -71,16 +73,12 @@ class Destination(NamedTuple):
     gpus: bool  # whether its learners use GPUs
     needs_setup: bool  # False: all of its rows name a Python of their own
     row: Worker  # one of them
+    name: str  # its host id, with its folder if some hosts have two
 
     @property
     def device(self) -> str:
         """The device that its environment is installed for."""
         return "gpu" if self.gpus else "cpu"
-
-    @property
-    def key(self) -> str:
-        """The name that identifies it."""
-        return f"{self.host_id}:{self.folder}"
 
 
 def find_destinations(workers: Sequence[Worker]) -> list[Destination]:
@@ -91,6 +89,7 @@ def find_destinations(workers: Sequence[Worker]) -> list[Destination]:
             rows.setdefault(
                 (host_id_of(row), row.workdir or host_environment.DEPLOY_FOLDER), []
             ).append(row)
+    is_one_each = len({host_id for host_id, _ in rows}) == len(rows)
     found = []
     for (host_id, folder), some in rows.items():
         learners = [row for row in some if row.job == "learner"]
@@ -103,6 +102,7 @@ def find_destinations(workers: Sequence[Worker]) -> list[Destination]:
                 # A relative path is a Python within the project's own environment.
                 needs_setup=any(not row.python or row.python.startswith(".") for row in some),
                 row=next((row for row in some if not row.python), some[0]),
+                name=host_id if is_one_each else f"{host_id}:{folder}",
             )
         )
     return found
@@ -134,11 +134,8 @@ def deploy_project(
     if not wanted:
         return {}
     started = time.monotonic()
-    names = {destination.key: destination.host_id for destination in wanted}
-    if len(set(names.values())) < len(names):  # some hosts have two folders
-        names = {key: key for key in names}
-    with HostsProgress(list(names.values())) as progress:
-        deployment = Deployment(hosts, config, wheels, names, progress, sources)
+    with HostsProgress([destination.name for destination in wanted]) as progress:
+        deployment = Deployment(hosts, config, wheels, progress, sources)
         failed = deployment.run(wanted)
     ready = len({destination.host_id for destination in wanted} - failed.keys())
     say(
@@ -151,8 +148,7 @@ def deploy_project(
 class Deployment:
     """A deployment to all hosts.
 
-    `wheels`: the wheelhouse's files. `names`: the names of destinations in the progress display, by
-    key. `sources`: files of the user's modules, by name.
+    `wheels`: the wheelhouse's files. `sources`: files of the user's modules, by name.
     """
 
     def __init__(
@@ -160,7 +156,6 @@ class Deployment:
         hosts: Hosts,
         config: LauncherConfig,
         wheels: FileSet,
-        names: dict[str, str],
         progress: HostsProgress,
         sources: Mapping[str, Path],
     ):
@@ -170,8 +165,8 @@ class Deployment:
         self._project, self._wheels = FileSet.of(files | added), wheels
         if tops := sorted({name.partition("/")[0] for name in added}):
             progress.note(f"your modules are copied into the project's folder: {', '.join(tops)}")
-        self._names, self._progress = names, progress
-        self._finished = {key: threading.Event() for key in names}
+        self._progress = progress
+        self._finished: dict[str, threading.Event] = {}  # by name
         self.sent = 0
 
     def run(self, destinations: Sequence[Destination]) -> dict[str, str]:
@@ -180,7 +175,7 @@ class Deployment:
         comparable = [
             destination
             for destination in destinations
-            if isinstance(comparisons[destination.key], dict)
+            if isinstance(comparisons[destination.name], dict)
         ]
         joined = [
             self._with_shared_role(destination, comparable, comparisons)
@@ -189,42 +184,43 @@ class Deployment:
         for role, device in {(s.role, s.device) for s in joined if s.needs_setup}:
             if self._wheels.paths:
                 self._check_wheelhouse(role, device)
+        self._finished = {destination.name: threading.Event() for destination in joined}
         first: dict[str, Destination] = {}
         waits_for: dict[str, list[Destination]] = {}
         # Destinations that share a folder, or a host, wait for the first of them.
         for destination in joined:
             marks = [
                 destination.host_id,
-                *(look.mark for look in comparisons[destination.key].values()),
+                *(look.mark for look in comparisons[destination.name].values()),
             ]
-            waits_for[destination.key] = [first[mark] for mark in marks if mark in first]
+            waits_for[destination.name] = [first[mark] for mark in marks if mark in first]
             for mark in marks:
                 first.setdefault(mark, destination)
         results = self._for_each(
-            lambda s: self._deploy_to(s, waits_for[s.key], comparisons[s.key]), joined
+            lambda s: self._deploy_to(s, waits_for[s.name], comparisons[s.name]), joined
         )
         ends = comparisons | results
         return {
             destination.host_id: str(end).removeprefix(f"{destination.host_id}: ")
             for destination in destinations
-            if isinstance(end := ends[destination.key], Exception)
+            if isinstance(end := ends[destination.name], Exception)
         }
 
     def _for_each(
         self, step: Callable[[Destination], Any], destinations: Sequence[Destination]
     ) -> dict[str, Any]:
-        """Call `step` for all; return its result, OperationFailed or HostUnavailable by key."""
-        by_key = {destination.key: destination for destination in destinations}
+        """Call `step` for all; return its result, OperationFailed or HostUnavailable by name."""
+        by_name = {destination.name: destination for destination in destinations}
 
-        def one(key: str) -> Any:
+        def one(name: str) -> Any:
             try:
-                return step(by_key[key])
+                return step(by_name[name])
             except (OperationFailed, HostUnavailable) as error:
-                why = str(error).removeprefix(f"{by_key[key].host_id}: ")
-                self._progress.finish(self._names[key], why)
+                why = str(error).removeprefix(f"{by_name[name].host_id}: ")
+                self._progress.finish(name, why)
                 raise
 
-        return self._hosts.for_each(one, list(by_key))
+        return self._hosts.for_each(one, list(by_name))
 
     def _compare_all(self, destination: Destination) -> dict[str, Comparison]:
         """Return the comparison of the host's files with ours, by "project" and "wheels"."""
@@ -256,10 +252,10 @@ class Deployment:
 
         They share one environment, which must suit all of them.
         """
-        mark = comparisons[destination.key]["project"].mark
-        same = [other for other in destinations if comparisons[other.key]["project"].mark == mark]
+        mark = comparisons[destination.name]["project"].mark
+        same = [other for other in destinations if comparisons[other.name]["project"].mark == mark]
         learners = any(other.role == "learner" for other in same)
-        nvidia = any(o.gpus and comparisons[o.key]["project"].nvidia for o in same)
+        nvidia = any(o.gpus and comparisons[o.name]["project"].nvidia for o in same)
         return destination._replace(role="learner" if learners else "actor", gpus=nvidia)
 
     def _check_wheelhouse(self, role: str, device: str) -> None:
@@ -285,13 +281,11 @@ class Deployment:
         waits_for: Sequence[Destination],
         comparisons: dict[str, Any],
     ) -> None:
-        name = self._names[destination.key]
         try:
             for other in waits_for:
-                self._progress.update(
-                    name, f"waiting for {other.host_id}, which shares a folder with it"
-                )
-                self._finished[other.key].wait(_SET_UP_SECONDS)
+                news = f"waiting for {other.host_id}, which shares a folder with it"
+                self._progress.update(destination.name, news)
+                self._finished[other.name].wait(_SET_UP_SECONDS)
             if waits_for:
                 comparisons = self._compare_all(destination)
             options = [f"--role={destination.role}", f"--device={destination.device}"]
@@ -302,8 +296,8 @@ class Deployment:
             if destination.needs_setup:
                 self._set_up(destination, comparisons["project"].folder, options)
         finally:
-            self._finished[destination.key].set()
-        self._progress.finish(name, "")
+            self._finished[destination.name].set()
+        self._progress.finish(destination.name, "")
 
     def _copy_files(
         self,
@@ -331,7 +325,7 @@ class Deployment:
             for chunk in LocalFiles().read(reads):
                 sent += len(chunk)
                 news = f"copying {what}: {_megabytes(sent)} of {total}"
-                self._progress.update(self._names[destination.key], news, is_count=True)
+                self._progress.update(destination.name, news, is_count=True)
                 yield chunk
 
         try:
@@ -348,7 +342,6 @@ class Deployment:
         self.sent += len(modes)
 
     def _set_up(self, destination: Destination, folder: str, options: list[str]) -> None:
-        name = self._names[destination.key]
         notes: list[str] = []
 
         def on_line(line: str) -> None:
@@ -357,11 +350,12 @@ class Deployment:
             news = line.removeprefix(_LINE_PREFIX).strip()
             if news.startswith(("WARNING", "because")):
                 notes.append(news)
-            self._progress.update(name, news)
+            self._progress.update(destination.name, news)
 
-        self._progress.update(name, "setting up")
+        self._progress.update(destination.name, "setting up")
+        command = ["sh", "-c", _SET_UP, "set-up", *options]
         code, output = self._hosts.remote_nodes[destination.host_id].run_program(
-            process_plan.with_setup(destination.row, self._config, _install_command(options)),
+            process_plan.with_setup(destination.row, self._config, command),
             workdir=folder,
             environment=process_plan.common_environment(self._config),
             seconds=_SET_UP_SECONDS,
@@ -370,20 +364,11 @@ class Deployment:
         if code:
             raise OperationFailed(failure_reason(output))
         if notes:
-            self._progress.note(f"{name}: {' '.join(notes)}")
+            self._progress.note(f"{destination.name}: {' '.join(notes)}")
 
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
-
-
-def _install_command(options: list[str]) -> list[str]:
-    """Return the command that runs `docker/install.py` with the first Python that suits it.
-
-    It must run in the project's folder.
-    """
-    script = _SET_UP.format(pythons=" ".join(_PYTHONS), install=_INSTALL)
-    return ["sh", "-c", script, "set-up", *options]
 
 
 def failure_reason(output: str) -> str:

@@ -25,7 +25,14 @@ from launcher.hosts.checkpoints import (
     prune_checkpoints,
     split_offers,
 )
-from launcher.hosts.copy import FolderCopy, OfferedFile, TransferResult, TransferState
+from launcher.hosts.copy import (
+    LINK,
+    FolderCopy,
+    OfferedFile,
+    TransferResult,
+    TransferState,
+    list_offers,
+)
 from launcher.hosts.hosts import Hosts
 from launcher.hosts.progress_line import ProgressLine
 from launcher.hosts.remote_files import FileStore, RemoteFiles
@@ -90,17 +97,17 @@ class RunFetcher:
     def fetch(self, record: Record) -> dict[str, TransferResult | Exception]:
         """Download from every host that has files of the run; return the result or the error."""
         state = TransferState.read(Path(record.logdir) / _STATE_FILE)
-        results = {host_id: TransferResult() for host_id in source_host_ids(record)}
+        host_ids = source_host_ids(record)
 
-        def fetch_one(host_id: str) -> None:
+        def fetch_one(host_id: str) -> TransferResult:
             try:
-                self._fetch_from(record, host_id, state, results[host_id])
+                return self._fetch_from(record, host_id, state)
             except OSError as error:
                 path = error.filename or record.logdir
                 raise OperationFailed(f"{path}: {error.strerror or error}") from None
 
-        found = self._hosts.for_each(fetch_one, list(results))
-        return {host_id: found[host_id] or results[host_id] for host_id in results}
+        found = self._hosts.for_each(fetch_one, host_ids)
+        return {host_id: found[host_id] for host_id in host_ids}
 
     def close(self) -> None:
         """Close the connections; a download in progress fails."""
@@ -121,22 +128,19 @@ class RunFetcher:
             if lock is not None:
                 os.close(lock)
 
-    def _fetch_from(
-        self, record: Record, host_id: str, state: TransferState, result: TransferResult
-    ) -> None:
+    def _fetch_from(self, record: Record, host_id: str, state: TransferState) -> TransferResult:
         source = self._store(host_id)
-        copy = FolderCopy(LocalFiles(), record.logdir, state, self._on_progress)
+        copy = FolderCopy(source, host_id, LocalFiles(), record.logdir, state, self._on_progress)
+        has_folder = not record.shared and host_id == record.host_id_of(LEARNERS)
         for _ in range(self._tries):
-            result.changed.clear()
-            if not record.shared and host_id == record.host_id_of(LEARNERS):
-                folder = record.flags["logdir"]
-                offers = list_offers(source, folder)
-                copy_all(copy, source, f"{host_id}:{folder}", offers, result)
-                prune_checkpoints(copy, split_offers(offers)[1], result)
-            logs = _list_log_offers(source, record, host_id)
-            copy_all(copy, source, f"{host_id}:{record.id}", logs, result)
-            if not result.changed:
-                return
+            copy.result.changed.clear()
+            offers = list_offers(source, record.flags["logdir"]) if has_folder else {}
+            copy_all(copy, offers | _list_log_offers(source, record, host_id))
+            if has_folder:
+                prune_checkpoints(copy, split_offers(offers)[1])
+            if not copy.result.changed:
+                break
+        return copy.result
 
     def _store(self, host_id: str) -> FileStore:
         if not host_id:
@@ -194,16 +198,13 @@ def restore_if_missing(
     """
     if not has_checkpoint(local_folder):
         return False
-    store = remote_files.open_remote_files(hosts, host_id)
-    try:
+    with contextlib.closing(remote_files.open_remote_files(hosts, host_id)) as store:
         if are_taken(store, remote_folder, local_folder):
             store.remove(f"{remote_folder}/{checkpoint_path('')}")
         elif newest_checkpoint(store, remote_folder) >= newest_checkpoint(
             LocalFiles(), str(local_folder)
         ):
             return False
-    finally:
-        store.close()
     push_folder(hosts, host_id, local_folder, remote_folder, say)
     return True
 
@@ -215,23 +216,17 @@ def push_folder(
 
     Raises HostUnavailable, OperationFailed, OSError.
     """
-    store = remote_files.open_remote_files(hosts, host_id)
-    result, progress = TransferResult(), TransferProgress("upload", say)
+    source, store = LocalFiles(), remote_files.open_remote_files(hosts, host_id)
+    progress = TransferProgress("upload", say)
+    copy = FolderCopy(source, "", store, remote_folder, TransferState(), progress.add)
     try:
-        source = LocalFiles()
-        copy_all(
-            FolderCopy(store, remote_folder, TransferState(), progress.add),
-            source,
-            "",
-            list_offers(source, str(local_folder)),
-            result,
-        )
+        copy_all(copy, list_offers(source, str(local_folder)))
     finally:
         store.close()
         progress.clear()
-    if result.errors:
-        raise OperationFailed("; ".join(result.errors))
-    return result
+    if copy.result.errors:
+        raise OperationFailed("; ".join(copy.result.errors))
+    return copy.result
 
 
 def source_host_ids(record: Record) -> list[str]:
@@ -250,31 +245,15 @@ def _is_log_in_folder(process: ProcessEntry, record: Record) -> bool:
     return process.place == host_id and log.is_relative_to(record.flags["logdir"])
 
 
-def copy_all(
-    copy: FolderCopy,
-    source: FileStore,
-    origin: str,
-    offers: dict[str, OfferedFile],
-    result: TransferResult,
-) -> None:
+def copy_all(copy: FolderCopy, offers: dict[str, OfferedFile]) -> None:
     """Copy all offered files: first logs and metrics, which are short, then the checkpoints.
 
     What would leave the copy's folder is not copied; the result's errors name it.
     """
-    others, checkpoints = split_offers(copy.accept(offers, result))
-    copy.remove_stale_partials(
-        origin, others | {checkpoint_path(name): None for name in checkpoints}
-    )
-    copy.copy_files(source, origin, others, result)
-    copy_checkpoints(copy, source, origin, checkpoints, result)
-
-
-def list_offers(source: FileStore, folder: str) -> dict[str, OfferedFile]:
-    """Return the files of a run's folder on the source's machine, by name."""
-    return {
-        name: OfferedFile(f"{folder}/{name}", info)
-        for name, info in source.list_files(folder).items()
-    }
+    others, checkpoints = split_offers(copy.accept(offers))
+    copy.remove_stale_partials({*others, *map(checkpoint_path, checkpoints)})
+    copy.copy_files(others)
+    copy_checkpoints(copy, checkpoints)
 
 
 def _list_log_offers(source: FileStore, record: Record, host_id: str) -> dict[str, OfferedFile]:
@@ -288,7 +267,7 @@ def _list_log_offers(source: FileStore, record: Record, host_id: str) -> dict[st
     return {
         name: OfferedFile(path, info)
         for (name, path), info in zip(paths.items(), infos, strict=True)
-        if info and not info[3]
+        if info and not info[LINK]
     }
 
 

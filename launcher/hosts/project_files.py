@@ -4,7 +4,7 @@ import fnmatch
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,11 +57,9 @@ def list_clone(root: Path) -> dict[str, Path]:
     found = {}
     for name in sorted(names):
         path = root / name
-        is_excluded = any(
-            fnmatch.fnmatch(part, own) for part in Path(name).parts for own in _EXCLUDED
-        )
-        exists = path.is_file() or path.is_symlink()
+        is_excluded = any(_matches(part, _EXCLUDED) for part in Path(name).parts)
         is_excluded |= name.startswith(_NOT_NEEDED)
+        exists = path.is_file() or path.is_symlink()
         if exists and not is_excluded and not _has_passwords(path):
             found[name] = path
     return found
@@ -127,13 +125,14 @@ def _list_by_walking(root: Path) -> list[str]:
         ignored += [line.strip("/") for line in (root / ".gitignore").read_text().split()]
     found = []
     for folder, folders, names in os.walk(root):
-
-        def wanted(some: list[str]) -> list[str]:
-            return [n for n in some if not any(fnmatch.fnmatch(n, each) for each in ignored)]
-
-        folders[:] = wanted(folders)
-        found += [os.path.relpath(os.path.join(folder, name), root) for name in wanted(names)]
+        folders[:] = [name for name in folders if not _matches(name, ignored)]
+        wanted = [name for name in names if not _matches(name, ignored)]
+        found += [os.path.relpath(os.path.join(folder, name), root) for name in wanted]
     return found
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
 
 
 def _has_passwords(path: Path) -> bool:

@@ -178,16 +178,12 @@ class RemoteFiles:
                     self._output = io.BufferedWriter(_ChannelWriter(self._channel), 1 << 16)
                 yield
                 self._used = time.monotonic()
-            except (HostUnavailable, OperationFailed):
+            except BaseException as error:
                 self._close_channel()
-                raise
-            except (OSError, EOFError, ValueError) as error:
-                self._close_channel()
+                if not isinstance(error, (OSError, EOFError, ValueError)):
+                    raise
                 why = self._why_lost() or str(error) or "the connection was lost"
                 raise HostUnavailable(f"{self._host_id}: {why}") from None
-            except BaseException:
-                self._close_channel()
-                raise
 
     def _close_channel(self) -> None:
         channel, self._channel = self._channel, None

@@ -21,13 +21,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from launcher.supervise.errors import join_names
 from launcher.supervise.json_files import file_size, from_json, read_json
 
 MANIFEST = ".deployed.json"
 _ARRIVALS = ".deploying"
 _CHUNK = 1 << 20
 _LINK = "-> "  # begins the digest of a link
-_MAX_NAMED = 3  # files that an error message names
 
 
 def digest(path: Path) -> str:
@@ -137,10 +137,9 @@ def _refusal(
     ]
     if not own:
         return ""
-    more = f" and {len(own) - _MAX_NAMED} more" if len(own) > _MAX_NAMED else ""
     return (
         f"{base} has files that were not deployed, or were changed since "
-        f"({', '.join(own[:_MAX_NAMED])}{more}): move them away, or name another workdir in the CSV"
+        f"({join_names(own)}): move them away, or name another workdir in the CSV"
     )
 
 

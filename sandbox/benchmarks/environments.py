@@ -24,16 +24,6 @@ from impala_mm.environments.vectors import VectorLevel
 _SECONDS = 0.1  # of CPU time, of a level in a round
 
 
-def _random_actions(spec: Any, count: int, random: np.random.Generator) -> Any:
-    """Return random actions of `count` environments."""
-    leaves = []
-    for part in spec.actions.leaves:
-        size, choices = (count, *part.shape), min(part.choices, default=0)
-        draws = random.integers(0, choices, size) if choices else random.uniform(-1, 1, size)
-        leaves.append(draws.astype(part.policy_dtype))
-    return spec.actions.pack(leaves)
-
-
 def _microseconds(step: Callable[[Any], Any], actions: list[Any]) -> float:
     """Return the CPU time of a call for each of its actions' environments."""
     begin, calls = time.process_time(), 0
@@ -57,7 +47,7 @@ def main() -> None:
         environments = make_environments(name, given.num_envs, 0, **chosen)
         environments.reset()
         spec = environments.spec
-        actions = [_random_actions(spec, given.num_envs, random) for _ in range(20)]
+        actions = [spec.actions.sample(given.num_envs, (), random) for _ in range(20)]
         measured[name] = environments.step, actions
         level = find_level(name, **chosen)
         if isinstance(level, VectorLevel):

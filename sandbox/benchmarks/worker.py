@@ -42,7 +42,6 @@ from impala_mm.data.trajectory import Batch, Entry, UnrollCodec
 from impala_mm.data.unroll_writer import UnrollWriter
 from impala_mm.distributed import group
 from impala_mm.environments import from_flags
-from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.atari import vector
 from impala_mm.environments.make import make_environments
 from impala_mm.learner.sources import replay
@@ -84,7 +83,8 @@ class WorkerTasks:
         finally:
             vector.open_vector = open_vector
         environments.reset()
-        actions = itertools.cycle(_random_actions(environments.spec.actions, batch, 1000))
+        random, sample = np.random.default_rng(0), environments.spec.actions.sample
+        actions = itertools.cycle([sample(batch, (), random) for _ in range(1000)])
 
         def step() -> None:
             environments.step(next(actions))
@@ -150,19 +150,16 @@ class WorkerTasks:
         config = auto.for_task(self._config, self._acting.spec)
         # It would take unrolls for ever, if the learner had to wait for none.
         changed = {"batch_size": batch, "replay_spill": "", "replay_overflow": "wait"}
-        config, codec = dataclasses.replace(config, **changed), UnrollCodec(algorithm.unroll)
-        device = devices.training_device()
+        config = dataclasses.replace(config, **changed)
         position = replay.Position(lambda: 0, lambda: 0.0)
         run = replay.RunOnHost(Path(), is_new=True)
 
         def make(queue: Any) -> ReplaySource:
-            return replay.make_source(
-                *(config, algorithm, queue, codec, device, position, run, process_rank()),
-                say=lambda line: None,
-            )
+            of = algorithm, queue, position, run, process_rank()
+            return replay.make_source(config, *of, say=lambda line: None)
 
         played = self._play_unrolls(config.num_envs)
-        return OwnSource(make, _EndlessUnrolls(played), algorithm.unroll, device)
+        return OwnSource(make, _EndlessUnrolls(played), algorithm.unroll)
 
     def cut_unrolls(self, batch: int) -> PreparedTask:
         """Cut the steps of `batch` environments into unrolls; an unroll counts as one step."""
@@ -276,23 +273,6 @@ class WorkerTasks:
             return np.zeros(full, spec.dtype.as_numpy_dtype)
 
         return tf.nest.map_structure(make, self._acting.algorithm.unroll.step)
-
-
-def _random_actions(actions: ActionSpec, environments: int, steps: int) -> list[Any]:
-    """Return a policy's random actions, nests of arrays [environments, ...], for each step."""
-    random = np.random.default_rng(0)
-    return [
-        actions.pack([_draw(part, environments, random) for part in actions.leaves])
-        for _ in range(steps)
-    ]
-
-
-def _draw(part: Any, environments: int, random: np.random.Generator) -> np.ndarray:
-    """Return random actions [environments, ...] of one part of a policy's action."""
-    shape = (environments, *part.shape)
-    if not part.choices:
-        return random.uniform(-1, 1, shape).astype(np.float32)
-    return (random.random(shape) * np.reshape(part.choices, part.shape)).astype(np.int32)
 
 
 class _RepeatedBatch(BatchSource):

@@ -3,7 +3,6 @@
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from sandbox.results.runs import read_returns, read_settings
 
 lifecycle.import_tensorflow()  # the modules below need only TensorFlow's types
 
-from impala_mm.environments import nests, types  # noqa: E402
-from impala_mm.environments.actions import ActionSpec  # noqa: E402
+from impala_mm.environments import types  # noqa: E402
 from impala_mm.environments.make import level_spec, make_environments  # noqa: E402
 
 _WIDTH, _HEIGHT = 64, 12
@@ -38,21 +36,6 @@ def draw_text_chart(frames: list[float], values: list[float]) -> str:
     return "\n".join([*lines, " " * 10 + "└" + "─" * _WIDTH, " " * 11 + scale, " " * 11 + "frames"])
 
 
-def draw_actions(actions: ActionSpec, step: types.Step, random: np.random.Generator) -> Any:
-    """Return random actions that the masks of a step allow; numbers are from -1 to 1."""
-    masks, count, drawn = iter(nests.flatten(step.mask)), len(step.first), []
-    for part in actions.leaves:
-        if not part.choices:
-            low, high = (np.clip(bound, -1, 1) for bound in part.policy_bounds)
-            drawn.append(random.uniform(low, high, [count, *part.shape]).astype(np.float32))
-            continue
-        preference = random.uniform(0.1, 1, [count, sum(part.choices)]) * next(masks, True)
-        each = np.split(preference, np.cumsum(part.choices)[:-1], axis=1)
-        chosen = np.stack([part.argmax(1) for part in each], 1).astype(np.int32)
-        drawn.append(chosen.reshape([count, *part.shape]))
-    return actions.pack(drawn)
-
-
 def random_policy_return(level_name: str, options: dict) -> float:
     """Return the mean return of complete games that a random policy plays.
 
@@ -63,11 +46,11 @@ def random_policy_return(level_name: str, options: dict) -> float:
     if known:  # Atari's scores are published, and 100 games would take minutes
         return known[0]
     environments = make_environments(level_name, _COPIES, seed=0, **options)
-    random = np.random.default_rng(0)
+    random, sample = np.random.default_rng(0), environments.spec.actions.sample
     returns: list[list[float]] = [[] for _ in range(_COPIES)]
     step = environments.reset()
     for _ in range(_MOST_STEPS):
-        step = environments.step(draw_actions(environments.spec.actions, step, random))
+        step = environments.step(sample(len(step.first), step.mask, random))
         for episode in environments.episodes():
             if episode.whole_game and len(returns[episode.environment]) < _GAMES:
                 returns[episode.environment].append(episode.episode_return)

@@ -35,7 +35,6 @@ from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.metrics_writer import MetricsWriter
 from impala_mm.records.outputs import EventHook, RunOutputs
 from impala_mm.records.run_checkpoints import Checkpoints
-from impala_mm.runtime import devices
 from impala_mm.runtime.ports import HeldAddress
 from impala_mm.transport.server import Server
 
@@ -98,7 +97,7 @@ def train(kind, logdir, updates, contents, say=print, pause=0.0):
     source = Stream(lambda: learner, contents, UnrollCodec(algorithm.unroll), updates, pause)
     own_state = None
     if defines(make := algorithm.source):
-        source = OwnSource(make, source, algorithm.unroll, devices.training_device())
+        source = OwnSource(make, source, algorithm.unroll)
         own_state = OwnState(logdir, 0, 1, source, [], say)
     layout = ParameterLayout(algorithm.variables.acting, algorithm.variables.trained, "float32")
     profile, events = UpdateProfiler("", logdir, say), EventHook("", logdir, say)

@@ -13,7 +13,7 @@ from impala_mm.algorithms.impala import off_policy
 from impala_mm.algorithms.impala.loss import ImpalaLosses, VTraceStep, impala_loss, vtrace_step
 from impala_mm.algorithms.impala.off_policy import TargetPolicy
 from impala_mm.algorithms.impala.settings import ImpalaSettings
-from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup
+from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup, Updated
 from impala_mm.algorithms.parts import advantages, losses, masking
 from impala_mm.algorithms.parts.actor_critic import ActorCritic, Outputs, transitions
 from impala_mm.algorithms.parts.distributions import Distribution
@@ -48,9 +48,7 @@ class Impala(ActorCritic):
         self._target = TargetPolicy(config, environment, mean, self._distribution, policy, every)
         return self._target.variables
 
-    def update(
-        self, batch: Batch, context: Context, exchange: GradientReducer
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def update(self, batch: Batch, context: Context, exchange: GradientReducer) -> Updated:
         """Make one update."""
         trained, features = self.variables.trained, self.features.of_online_updates()
         if self._target:

@@ -21,6 +21,7 @@ from impala_mm.algorithms.interface import (
     PolicyOutput,
     Role,
     Setup,
+    Updated,
     entry_spec,
     start_spec,
 )
@@ -211,9 +212,7 @@ class ActorCritic(Algorithm):
             entries, lambda e: self._network.state_after(e.observation, e.first)
         )
 
-    def offline_update(
-        self, batch: Batch, context: Context, exchange: GradientReducer
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def offline_update(self, batch: Batch, context: Context, exchange: GradientReducer) -> Updated:
         """Make one update from recorded unrolls: the values learn their returns.
 
         What the policy learns is a feature's: from a teacher, or the actions that were played.

@@ -84,7 +84,7 @@ class VTrace(NamedTuple):
             clip_rho_threshold=self.clip_rho_threshold,
             lambda_=self.lambda_,
             clip_c_threshold=self.clip_c_threshold,
-        )
+        ).vs
         following = tf.concat([targets[1:], values[-1:]], 0)
         return Estimates(steps.rewards + steps.discounts * following - values[:-1], targets)
 

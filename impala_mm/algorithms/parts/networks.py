@@ -23,6 +23,7 @@ _COPIES = 3
 _FLAGS = [
     n for n, known in flags.infos(Config).items() if known.group == "Network" and known.kept_by
 ]
+_STYLES = [n for n in nets.Style._fields if n in flags.infos(Config)]
 _OF_MLPS = ("mlp_sizes", "activation", "layer_norm", "mlp_init_scale")  # fields of `nets.Style`
 
 
@@ -188,15 +189,6 @@ def describe(config: Config, name: str) -> str:
 
 
 def _style(config: Config) -> nets.Style:
-    return nets.Style(
-        flags.whole_numbers(config.mlp_sizes),
-        config.activation,
-        config.layer_norm,
-        config.mlp_init_scale,
-        config.lstm_size,
-        conv_factor=config.conv_factor,
-        conv_units=config.conv_units,
-        gtrxl_layers=config.gtrxl_layers,
-        gtrxl_heads=config.gtrxl_heads,
-        gtrxl_memory=config.gtrxl_memory,
-    )
+    """Return the style by the flags that have the names of its fields."""
+    given = {name: getattr(config, name) for name in _STYLES}
+    return nets.Style(**given | {"mlp_sizes": flags.whole_numbers(config.mlp_sizes)})

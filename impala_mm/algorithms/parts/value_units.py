@@ -82,6 +82,9 @@ class ValueUnit:
         return {}
 
 
+RewardUnit = ValueUnit  # its earlier name, for users' code
+
+
 class RunningError(ValueUnit):
     """The root of the running mean of the squared errors where that is above 1, otherwise 1."""
 

@@ -10,13 +10,23 @@ With rho_t = pi(a_t | o_t) / mu(a_t | o_t), pi the target policy and mu the beha
     vs_t  = V_t + sum over k >= t of (prod of discount_i c_i for t <= i < k) delta_k
     delta_k = min(rho_bar, rho_k) (r_k + discount_k V_{k+1} - V_k)
     c_i   = lambda min(c_bar, rho_i)
+    pg_advantage_t = min(pg_rho_bar, rho_t) (r_t + discount_t vs_{t+1} - V_t)
 
-V_T is the bootstrap value. Index t is the transition from observation t to observation
+V_T and vs_T are the bootstrap value. Index t is the transition from observation t to observation
 t+1: r_t and discount_t follow from the action chosen at t, so they are those of entry t+1 in
 `data/trajectory.py`. Tensors are float32 [T, B, ...], with time first.
 """
 
+from typing import NamedTuple
+
 import tensorflow as tf
+
+
+class VTraceReturns(NamedTuple):
+    """V-trace's targets; no gradient flows back through them."""
+
+    vs: tf.Tensor  # float32 [T, B, ...]: targets of the baseline
+    pg_advantages: tf.Tensor  # float32 [T, B, ...]: weights of the policy gradient
 
 
 def from_importance_weights(
@@ -26,26 +36,34 @@ def from_importance_weights(
     values: tf.Tensor,
     bootstrap_value: tf.Tensor,
     clip_rho_threshold: float | None = 1.0,
+    clip_pg_rho_threshold: float | None = 1.0,
+    name: str = "vtrace_from_importance_weights",
     lambda_: float = 1.0,
     clip_c_threshold: float | None = 1.0,
-) -> tf.Tensor:
-    """Return the targets vs of V-trace, without a gradient, from `log_rhos`: logarithms of ratios.
+) -> VTraceReturns:
+    """Return the V-trace targets of any policies from `log_rhos`, the logarithms of their ratios.
 
     Inputs are [T, B, ...] and `bootstrap_value` is [B, ...]; their further axes have equal sizes or
     size 1. A threshold of None means no clipping, and a ratio too large for float32 is then
     infinite. With thresholds, results are finite for all log-ratios but NaN, even infinite ones.
     """
-    # The targets have no gradient, so nothing needs to be stored for one.
-    log_rhos, discounts, rewards, values, bootstrap_value = (
-        tf.stop_gradient(tf.convert_to_tensor(x, tf.float32))
-        for x in (log_rhos, discounts, rewards, values, bootstrap_value)
-    )
-    _check_shapes(log_rhos, discounts, rewards, values, bootstrap_value)
-    next_values = tf.concat([values[1:], bootstrap_value[tf.newaxis]], axis=0)
-    rhos = clipped_exp(log_rhos, clip_rho_threshold)
-    cs = lambda_ * clipped_exp(log_rhos, clip_c_threshold)
-    deltas = rhos * (rewards + discounts * next_values - values)
-    return values + discounted_suffix_sums(deltas, discounts * cs)
+    with tf.name_scope(name):
+        # The results have no gradient, so nothing needs to be stored for one.
+        log_rhos, discounts, rewards, values, bootstrap_value = (
+            tf.stop_gradient(tf.convert_to_tensor(x, tf.float32))
+            for x in (log_rhos, discounts, rewards, values, bootstrap_value)
+        )
+        _check_shapes(log_rhos, discounts, rewards, values, bootstrap_value)
+        next_values = tf.concat([values[1:], bootstrap_value[tf.newaxis]], axis=0)
+        rhos = clipped_exp(log_rhos, clip_rho_threshold)
+        cs = lambda_ * clipped_exp(log_rhos, clip_c_threshold)
+        deltas = rhos * (rewards + discounts * next_values - values)
+        vs = values + discounted_suffix_sums(deltas, discounts * cs)
+        # Where the last axes of the inputs differ, vs has the largest; the bootstrap is broadcast.
+        bootstrap = tf.broadcast_to(bootstrap_value, tf.shape(vs)[1:])
+        next_vs = tf.concat([vs[1:], bootstrap[tf.newaxis]], axis=0)
+        pg_rhos = clipped_exp(log_rhos, clip_pg_rho_threshold)
+        return VTraceReturns(vs, pg_rhos * (rewards + discounts * next_vs - values))
 
 
 def clipped_exp(logs: tf.Tensor, threshold: float | None) -> tf.Tensor:

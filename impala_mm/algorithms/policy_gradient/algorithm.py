@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import tensorflow as tf
 
 from impala_mm.algorithms.feature import NO_FEATURES, Begun, Features, Judged, Student, mean
-from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup
+from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup, Updated
 from impala_mm.algorithms.parts import advantages, losses, samples, value_units
 from impala_mm.algorithms.parts.actor_critic import ActorCritic, transitions
 from impala_mm.algorithms.parts.samples import Samples
@@ -96,9 +96,7 @@ class PolicyGradient(ActorCritic):
             estimates = losses.standardise(estimates, live, moments)
         return tf.nn.relu(estimates) if self._config.positive_advantages else estimates
 
-    def update(
-        self, batch: Batch, context: Context, exchange: GradientReducer
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def update(self, batch: Batch, context: Context, exchange: GradientReducer) -> Updated:
         """Make the optimizer steps of all epochs and minibatches."""
         config, trained = self._config, self.variables.trained
         features = self.features.of_online_updates()

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from impala_mm.algorithms.interface import Context
+from impala_mm.algorithms.interface import Context, Updated
 from impala_mm.algorithms.parts import losses, vtrace
 from impala_mm.algorithms.parts.lagrange import Multiplier
 from impala_mm.algorithms.policy_gradient.algorithm import PolicyGradient, PolicyTerms
@@ -112,9 +112,7 @@ class VMPO(PolicyGradient):
         )
         return [*super()._prepare_updates(), *self._temperature.variables]
 
-    def update(
-        self, batch: Batch, context: Context, exchange: GradientReducer
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def update(self, batch: Batch, context: Context, exchange: GradientReducer) -> Updated:
         """Make the optimizer steps of all epochs and minibatches."""
         temperature = self._temperature.cost()
         metrics, priorities = super().update(batch, context, exchange)

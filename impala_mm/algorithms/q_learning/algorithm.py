@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup
+from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup, Updated
 from impala_mm.algorithms.parts import losses, masking, networks, targets
 from impala_mm.algorithms.q_learning import draws as q_draws
 from impala_mm.algorithms.q_learning import values as q_values
@@ -128,15 +128,11 @@ class QLearning(QPlayer):
         live = live[: self._config.unroll_length]
         return q_values.priorities(sizes, live, self._config.largest_error_share)
 
-    def offline_update(
-        self, batch: Batch, context: Context, exchange: GradientReducer
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def offline_update(self, batch: Batch, context: Context, exchange: GradientReducer) -> Updated:
         """Make one update from recorded games, which the normaliser counts like new unrolls."""
         return self.update(batch._replace(fresh=batch.weight > 0), context, exchange)
 
-    def update(
-        self, batch: Batch, context: Context, exchange: GradientReducer
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def update(self, batch: Batch, context: Context, exchange: GradientReducer) -> Updated:
         """Make one update; return the unrolls' new priorities with its metrics."""
         config, trained = self._config, self.variables.trained
         update, columns = self._updates.read_value(), batch.weight.shape[0]

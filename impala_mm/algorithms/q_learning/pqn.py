@@ -15,7 +15,7 @@ import sonnet as snt
 import tensorflow as tf
 
 from impala_mm.algorithms.feature import Features
-from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup
+from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup, Updated
 from impala_mm.algorithms.parts import advantages, losses, masking, samples
 from impala_mm.algorithms.parts.actor_critic import transitions
 from impala_mm.algorithms.parts.samples import Samples
@@ -63,9 +63,7 @@ class PQN(QPlayer):
             slots = [*self._prepare_learning(), self._steps]
         self.variables = self._group_variables(slots)
 
-    def update(
-        self, batch: Batch, context: Context, exchange: GradientReducer
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def update(self, batch: Batch, context: Context, exchange: GradientReducer) -> Updated:
         """Make the optimizer steps of all epochs and minibatches."""
         config, trained = self._config, self.variables.trained
         features = self.features.of_online_updates()

@@ -24,6 +24,7 @@ from impala_mm.algorithms.interface import (
     PolicyOutput,
     Role,
     Setup,
+    Updated,
     entry_spec,
     start_spec,
 )
@@ -195,8 +196,10 @@ class QPolicy(Algorithm):
         """Return the goals [T, B] of the Q-networks, 0 where no step is live."""
         raise NotImplementedError
 
-    def _policy_loss(self, part: Part) -> tuple[tf.Tensor, dict[str, tf.Tensor], Distribution]:
-        """Return the policy's loss, metrics, and the policies [T, B] that it is of."""
+    def _policy_loss(
+        self, part: Part, policy: Distribution
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Return the loss of the policies [T, B] before the steps, and metrics."""
         raise NotImplementedError
 
     def _after_policy(
@@ -283,9 +286,7 @@ class QPolicy(Algorithm):
 
         return self._normaliser.start_after(entries, state_after)
 
-    def offline_update(
-        self, batch: Batch, context: Context, exchange: GradientReducer
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def offline_update(self, batch: Batch, context: Context, exchange: GradientReducer) -> Updated:
         """Make one update from recorded games, which the normaliser counts like new unrolls."""
         return self.update(batch._replace(fresh=batch.weight > 0), context, exchange)
 
@@ -336,9 +337,7 @@ class QPolicy(Algorithm):
         value = self._combine(values)
         return action_policies.output(self._actions, parameters, value, entries.mask)
 
-    def update(
-        self, batch: Batch, context: Context, exchange: GradientReducer
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    def update(self, batch: Batch, context: Context, exchange: GradientReducer) -> Updated:
         """Make the optimizer steps of all minibatches of the batch."""
         config = self._config
         self._plays_randomly.assign(0.0)
@@ -451,7 +450,8 @@ class QPolicy(Algorithm):
         part = self._shifted(part, 0)
 
         def loss() -> tuple[tf.Tensor, Any, Any]:
-            loss, metrics, policy = self._policy_loss(part)
+            policy = self._policy.unroll(part.before, part.states.policy)
+            loss, metrics = self._policy_loss(part, policy)
             student = Student(
                 live=part.live,
                 weight=part.weight,

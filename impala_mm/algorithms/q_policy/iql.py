@@ -54,10 +54,11 @@ class IQL(QPolicy):
         metrics = losses.as_metrics({"baseline": loss}, part.live, "mean")
         return metrics | super()._train_critics(part, exchange)
 
-    def _policy_loss(self, part: Part) -> tuple[tf.Tensor, dict[str, tf.Tensor], Distribution]:
+    def _policy_loss(
+        self, part: Part, policy: Distribution
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the loss: the negative log-probability of the played actions, weighed."""
         config = self._config
-        policy = self._policy.unroll(part.before, part.states.policy)
         weights = tf.exp(config.inverse_temperature * self._advantages(part))
         capped = weights >= config.largest_weight
         weights = tf.stop_gradient(tf.minimum(weights, config.largest_weight))
@@ -66,7 +67,7 @@ class IQL(QPolicy):
             "capped_weights": part.mean(tf.cast(capped, weights.dtype)),
             "entropy": part.mean(policy.entropy()),
         }
-        return part.mean(losses.mask(part.live, terms)), metrics, policy
+        return part.mean(losses.mask(part.live, terms)), metrics
 
     def _after_policy(
         self, part: Part, metrics: dict[str, tf.Tensor], exchange: GradientReducer

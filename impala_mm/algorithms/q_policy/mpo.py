@@ -65,9 +65,10 @@ class MPO(QPolicy):
         at = self._at(self._targets, features, use)
         return at.value(actions.split(self._actions, self._boxes, numbers))
 
-    def _policy_loss(self, part: Part) -> tuple[tf.Tensor, dict[str, tf.Tensor], Distribution]:
+    def _policy_loss(
+        self, part: Part, policy: Distribution
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the loss: the weighted log-likelihood, and the costs of divergences."""
-        policy = self._policy.unroll(part.before, part.states.policy)
         old = _normal(self._target_policy.unroll(part.before, part.states.policy))
         new = _normal(policy)
         numbers = old.sample(part.noise[self._config.action_samples :])  # [K, T, B, D]
@@ -88,7 +89,7 @@ class MPO(QPolicy):
         of_weights = tf.stack([part.mean(divergence) for _, divergence in weighed])
         measured = tf.concat([of_weights, divergences], 0)
         metrics = {"entropy": part.mean(new.entropy()), "divergences": measured}
-        return tf.reduce_sum(duals[n:] * divergences) - gained, metrics, policy
+        return tf.reduce_sum(duals[n:] * divergences) - gained, metrics
 
     def _after_policy(
         self, part: Part, metrics: dict[str, tf.Tensor], exchange: GradientReducer

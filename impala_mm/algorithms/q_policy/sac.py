@@ -55,14 +55,15 @@ class SAC(QPolicy):
         values += tf.cast(tf.exp(self._log_temperature), values.dtype) * entropy
         return self._bootstrapped(part, values)
 
-    def _policy_loss(self, part: Part) -> tuple[tf.Tensor, dict[str, tf.Tensor], Distribution]:
+    def _policy_loss(
+        self, part: Part, policy: Distribution
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the loss: what the policy misses of the soft value."""
-        policy = self._policy.unroll(part.before, part.states.policy)
         features = self._critics.unroll(part.before, part.states.critics)
         at = self._at(self._critics, features, POLICY)
         value, entropy = self._kind.expect(policy, at, self._noise(part, 1))
         weight = tf.cast(tf.exp(self._log_temperature), value.dtype)
-        return part.mean(-weight * entropy - value), {"entropy": part.mean(entropy)}, policy
+        return part.mean(-weight * entropy - value), {"entropy": part.mean(entropy)}
 
     def _noise(self, part: Part, draw: int) -> Any:
         return part.noise[draw] if self.num_noise else ()

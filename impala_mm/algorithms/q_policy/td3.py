@@ -41,18 +41,19 @@ class TD3(QPolicy):
         at = self._at(self._targets, features, GOALS)
         return self._bootstrapped(part, at.value(blurred))
 
-    def _policy_loss(self, part: Part) -> tuple[tf.Tensor, dict[str, tf.Tensor], Distribution]:
+    def _policy_loss(
+        self, part: Part, policy: Distribution
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Return the loss: the negative value of the policy's action."""
-        policy = self._policy.unroll(part.before, part.states.policy)
         features = self._critics.unroll(part.before, part.states.critics)
         at = self._at(self._critics, features, POLICY)
         action = policy.mode()
         value = at.value(action)
         if not self._config.cloning:
-            return part.mean(-value), {}, policy
+            return part.mean(-value), {}
         # Of a learner's own minibatch: the loss cannot exchange.
         size = part.per_step(part.mean(tf.abs(losses.mask(part.live, value))))
         apart = actions.squared_distance(action, part.played) / self.num_noise
         weight = tf.stop_gradient(tf.math.divide_no_nan(self._config.cloning, size))
         metrics = {"cloning_loss": part.per_step(part.mean(apart))}
-        return part.mean(apart - weight * value), metrics, policy
+        return part.mean(apart - weight * value), metrics

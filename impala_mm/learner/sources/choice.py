@@ -26,7 +26,6 @@ from impala_mm.learner.sources.own import BadSource, OwnSource
 from impala_mm.learner.sources.recorded import PhasedSource
 from impala_mm.learner.sources.replay import Position, RunOnHost
 from impala_mm.replay.source import Turns
-from impala_mm.runtime import devices
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.starter import process_rank
 from impala_mm.transport.server import Server
@@ -70,15 +69,13 @@ def make_sources(
     if config.replay:  # algorithms with rounds of their own are refused
         queue = turns or UnrollQueue(server.queue)
         read = own = replay.make_own_source(
-            config, algorithm, queue, codec, position, run, process_rank(), say
+            config, algorithm, queue, position, run, process_rank(), say
         )
         saved = own if config.replay_save else None
     elif defines(algorithm.source):
         # It keeps new unrolls in main memory; what it returns is copied to the training device.
         try:
-            read = saved = OwnSource(
-                algorithm.source, make_fresh("/CPU:0"), algorithm.unroll, devices.training_device()
-            )
+            read = saved = OwnSource(algorithm.source, make_fresh("/CPU:0"), algorithm.unroll)
         except BadSource as error:
             flags.refuse(f"--algorithm={config.algorithm}: {error}")
     else:

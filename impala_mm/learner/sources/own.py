@@ -23,6 +23,7 @@ from impala_mm.learner.sources.batch_source import BatchSource, UnrollQueue
 from impala_mm.replay.shard import Share
 from impala_mm.replay.source import ReplaySource, Turns
 from impala_mm.replay.steps import StepReplay
+from impala_mm.runtime import devices
 
 _CPU = "/CPU:0"
 
@@ -42,10 +43,10 @@ class OwnSource(BatchSource):
         make: Callable[[Any], Any],
         fresh: BatchSource | UnrollQueue | Turns,
         unroll: UnrollSpec,
-        device: str,
     ):
-        """Make the source from `fresh`; `unroll` is that of its batches, and `device` trains."""
-        self._make, self._fresh, self._device = make, fresh, device
+        """Make the source from `fresh`; `unroll` is that of its batches."""
+        self._make, self._fresh = make, fresh
+        self._device = devices.training_device()
         self._source = make(fresh)
         for name in ("next", "feedback"):
             if not callable(getattr(self._source, name, None)):

@@ -89,14 +89,13 @@ class OfflineSource(PrefetchedSource):
         batches: int | None,
         seed: list[int],
         share: tuple[int, int] = (0, 1),
-        device: str = "",
     ):
         """Return that many batches of this learner's share of the games; None: without an end.
 
         `share` (r, n): every n-th unroll, from number r on; all learners have the same `seed`.
         """
         order = itertools.islice(_draw(len(games), seed), share[0], None, share[1])
-        recorded, device = _Recorded(games, algorithm), device or devices.training_device()
+        recorded, device = _Recorded(games, algorithm), devices.training_device()
 
         @tf.function(input_signature=[tf.TensorSpec([columns], tf.string)], autograph=False)
         def decode(contents: tf.Tensor) -> Batch:

@@ -47,14 +47,13 @@ def make_own_source(
     config: Config,
     algorithm: Algorithm,
     queue: UnrollQueue | Turns,
-    codec: UnrollCodec,
     position: Position,
     run: RunOnHost,
     here: ProcessRank,
     say: Say,
 ) -> OwnSource:
     """Return the source as the training loop uses it; print what it will hold, or refuse it."""
-    device, most = devices.training_device(), memory(config, here)
+    codec, most = UnrollCodec(algorithm.unroll), memory(config, here)
     refuse_little_memory(config, codec, most)
     for line in describe(config, codec, most) if here.rank == 0 else []:
         say(line)
@@ -62,10 +61,10 @@ def make_own_source(
         say(line)
 
     def make(queue: UnrollQueue | Turns) -> ReplaySource:
-        return make_source(config, algorithm, queue, codec, device, position, run, here, say)
+        return make_source(config, algorithm, queue, position, run, here, say)
 
     try:
-        return OwnSource(make, queue, algorithm.unroll, device)
+        return OwnSource(make, queue, algorithm.unroll)
     except UserMistake as error:
         flags.refuse(f"--replay_spill={config.replay_spill}: {error}")
 
@@ -144,18 +143,16 @@ def make_source(
     config: Config,
     algorithm: Algorithm,
     queue: UnrollQueue | Turns,
-    codec: UnrollCodec,
-    device: str,
     position: Position,
     run: RunOnHost,
     here: ProcessRank,
     say: Say,
 ) -> ReplaySource:
-    """Return the source of batches on `device`; raise UserMistake if --replay_spill cannot be used.
+    """Return the source of batches; raise UserMistake if --replay_spill cannot be used.
 
     If that cannot be written any more, the replays take half of the memory.
     """
-    mix = replay_mix.parse(config.replay)
+    codec, mix = UnrollCodec(algorithm.unroll), replay_mix.parse(config.replay)
     columns = replay_mix.split_columns(mix, config.batch_size)
     ratio = replay_mix.updates_per_unroll(mix, config.batch_size, config.replay_ratio)
     minimum = max(config.replay_min or config.batch_size, columns[0])
@@ -179,7 +176,7 @@ def make_source(
     return ReplaySource(
         queue,
         mixer,
-        _make_decode(codec, device),
+        _make_decode(codec),
         _make_spill(config, codec, max(part.capacity for part in mix.replays), here.rank, run, say),
         _make_first_priorities(algorithm, codec, mix),
         _half_of_memory(here),
@@ -218,8 +215,9 @@ def _memory_shares(mix: replay_mix.Mix, total: float) -> list[float]:
     return [total * part.capacity / capacity for part in mix.replays]
 
 
-def _make_decode(codec: UnrollCodec, device: str) -> Callable[[Columns], Batch]:
-    """Return the function that makes a batch on this device."""
+def _make_decode(codec: UnrollCodec) -> Callable[[Columns], Batch]:
+    """Return the function that makes a batch on the training device."""
+    device = devices.training_device()
 
     @tf.function(autograph=False)
     def decode(

@@ -43,7 +43,7 @@ class Learner:
     """A learner's source, local variables and own state."""
 
     def __init__(self, folder, rank=1, shape=(3,), size=2, kind=Counting):
-        self.own_source = OwnSource(lambda fresh: kind(), None, UNROLL, "/CPU:0")
+        self.own_source = OwnSource(lambda fresh: kind(), None, UNROLL)
         self.variable, self.said = tf.Variable(tf.zeros(shape)), []
         self.state = OwnState(
             *(folder, rank, size, self.own_source, [self.variable], self.said.append)
@@ -177,7 +177,7 @@ def test_a_save_that_fails_leaves_the_earlier_state_and_says_why(tmp_path, capsy
 
 
 def test_a_learner_without_anything_of_its_own_writes_nothing(tmp_path):
-    source = OwnSource(lambda fresh: Returning(), None, UNROLL, "/CPU:0")
+    source = OwnSource(lambda fresh: Returning(), None, UNROLL)
     assert not OwnState(tmp_path, 0, 1, source, [], print)
     assert not OwnState(tmp_path, 0, 1, None, (), print)
     assert OwnState(tmp_path, 0, 1, None, [tf.Variable(0)], print)

@@ -19,7 +19,6 @@ from launcher.hosts import checkpoints, fetch
 from launcher.hosts.copy import (
     FolderCopy,
     OfferedFile,
-    TransferResult,
     TransferState,
     choose_action,
     is_safe,
@@ -52,17 +51,18 @@ class Cut(LocalFiles):
 
 def once(source, there, here, end=None):
     """Copy a folder, and return the result."""
-    done = TransferResult()
     copy = FolderCopy(
+        source,
+        "there",
         end or LocalFiles(),
         str(here),
         TransferState() if end else TransferState.read(here / ".brought.json"),
     )
     listed = fetch.list_offers(source, str(there))
-    fetch.copy_all(copy, source, "there", listed, done)
+    fetch.copy_all(copy, listed)
     if not end:
-        checkpoints.prune_checkpoints(copy, checkpoints.split_offers(listed)[1], done)
-    return done
+        checkpoints.prune_checkpoints(copy, checkpoints.split_offers(listed)[1])
+    return copy.result
 
 
 def same(there, here):
@@ -167,11 +167,17 @@ def test_old_checkpoints_are_removed_but_never_the_best_or_the_users_own(two):
     save(here / "checkpoints" / f"{0:010d}", b"own")
     for number in range(1, 5):
         there.unsave("." * number, b"")
-    assert once(Cut(), there.path, here).removed == [f"{1:010d}", f"{4:010d}"]
-    left = sorted(int(path.name) for path in (here / "checkpoints").iterdir())
-    assert left == [0, 2, 3, 5]
+    assert _numbers(here) == [0, 1, 2, 3, 4, 5]
+    once(Cut(), there.path, here)
+    assert _numbers(here) == [0, 2, 3, 5]
     shutil.rmtree(there.path / "checkpoints")
-    assert not once(Cut(), there.path, here).removed, "a source without checkpoints removes none"
+    once(Cut(), there.path, here)
+    assert _numbers(here) == [0, 2, 3, 5], "a source without checkpoints removes none"
+
+
+def _numbers(here):
+    """Return the numbers of a copy's checkpoints; it must hold nothing else beside them."""
+    return sorted(int(path.name) for path in (here / "checkpoints").iterdir())
 
 
 def test_a_damaged_checkpoint_is_not_copied_and_reported_once(two):

@@ -60,31 +60,38 @@ def drawn(seed, shape, spread):
     batch=st.integers(1, 4),
     further=st.lists(st.integers(1, 3), max_size=2),
     spread=st.sampled_from([0.3, 1.0, 1e3]),
-    bars=st.tuples(THRESHOLDS, THRESHOLDS),
+    bars=st.tuples(THRESHOLDS, THRESHOLDS, THRESHOLDS),
     lambda_=st.sampled_from([0.0, 0.95, 1.0]),
 )
 def test_vtrace_is_the_papers_definition(seed, steps, batch, further, spread, bars, lambda_):
     if spread > 1:  # without a threshold such ratios are infinite, here as in the paper
         bars = [1.0 if bar is None else bar for bar in bars]
-    rho_bar, c_bar = bars
+    rho_bar, pg_rho_bar, c_bar = bars
     inputs = drawn(seed, (steps, batch, *further), spread)
-    targets = vtrace.from_importance_weights(*inputs, rho_bar, lambda_, c_bar)
-    assert_close(targets, paper(*inputs, rho_bar, None, c_bar, lambda_)[0])
+    returns = vtrace.from_importance_weights(
+        *inputs, rho_bar, pg_rho_bar, lambda_=lambda_, clip_c_threshold=c_bar
+    )
+    expected = paper(*inputs, rho_bar, pg_rho_bar, c_bar, lambda_)
+    assert_close(returns.vs, expected[0])
+    assert_close(returns.pg_advantages, expected[1])
 
 
 @pytest.mark.parametrize(("size", "bar"), [(1e30, 0.0), (1e3, 1e4), (np.inf, 1.0)])
 def test_log_ratios_of_any_size_give_finite_results(size, bar):
     log_rhos = np.float32([[size, -size], [-size, size], [size, size]])
     _, *rest = drawn(0, (3, 2), 1.0)
-    targets = vtrace.from_importance_weights(log_rhos, *rest, bar, clip_c_threshold=bar)
-    assert_close(targets, paper(log_rhos, *rest, bar, bar, bar, 1.0)[0])
+    returns = vtrace.from_importance_weights(log_rhos, *rest, bar, bar, clip_c_threshold=bar)
+    expected = paper(log_rhos, *rest, bar, bar, bar, 1.0)
+    assert_close(returns.vs, expected[0])
+    assert_close(returns.pg_advantages, expected[1])
 
 
 def test_no_gradient_flows_through_the_targets():
     inputs = [tf.Variable(x) for x in drawn(2, (4, 2), 1.0)]
-    with tf.GradientTape() as tape:
-        targets = vtrace.from_importance_weights(*inputs)
-    assert all(gradient is None for gradient in tape.gradient(targets, inputs))
+    with tf.GradientTape(persistent=True) as tape:
+        returns = vtrace.from_importance_weights(*inputs)
+    for constant in returns:
+        assert all(gradient is None for gradient in tape.gradient(constant, inputs))
 
 
 def test_it_is_the_same_where_the_graph_does_not_know_the_shape():
@@ -92,14 +99,16 @@ def test_it_is_the_same_where_the_graph_does_not_know_the_shape():
     inputs = drawn(3, (5, 2, 3), 0.5)
     unknown = [tf.TensorSpec([None] * x.ndim, tf.float32) for x in inputs]
     looped = tf.function(vtrace.from_importance_weights, unknown, autograph=False)
-    written_out = vtrace.from_importance_weights(*inputs)
-    np.testing.assert_allclose(looped(*inputs), written_out, rtol=1e-5, atol=1e-5)
+    for got, expected in zip(looped(*inputs), vtrace.from_importance_weights(*inputs), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_long_unroll_takes_the_loop_and_agrees_with_the_definition():
     inputs = drawn(4, (vtrace._LONGEST_WRITTEN_OUT + 1, 1), 0.5)
-    targets = vtrace.from_importance_weights(*inputs)
-    assert_close(targets, paper(*inputs, 1.0, 1.0, 1.0, 1.0)[0])
+    returns = vtrace.from_importance_weights(*inputs)
+    expected = paper(*inputs, 1.0, 1.0, 1.0, 1.0)
+    assert_close(returns.vs, expected[0])
+    assert_close(returns.pg_advantages, expected[1])
 
 
 @pytest.mark.parametrize(

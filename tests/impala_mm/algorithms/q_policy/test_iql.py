@@ -94,7 +94,8 @@ def test_the_policy_repeats_played_actions_by_their_advantages(largest):
     score = (e.action[1][:, 0] - mean) / deviation
     log_prob = -0.5 * score**2 - np.log(deviation) - 0.5 * np.log(2 * np.pi)
     with tf.GradientTape() as tape:
-        loss, metrics, _ = algorithm._policy_loss(part)
+        policy = algorithm._policy.unroll(part.before, part.states.policy)
+        loss, metrics = algorithm._policy_loss(part, policy)
     terms = np.where(live, -np.minimum(weights, largest) * log_prob, 0)
     assert float(loss) == pytest.approx(terms.mean(), rel=1e-6)
     capped = np.where(live, weights >= largest, False).mean()

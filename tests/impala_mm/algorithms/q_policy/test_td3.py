@@ -77,8 +77,9 @@ def test_the_policys_loss_is_the_first_value_and_the_distance_from_recorded_acti
     _fill(algorithm)
     batch = tensors(in_process.batch_with_ends(algorithm, B))
     e, live = batch.unrolls, (~batch.unrolls.first[1] & (batch.weight > 0)).numpy()
-    states = q_policy.States((), ())
-    loss, *_ = algorithm._policy_loss(q_policy.Part(e, states, live[None], batch.weight, ()))
+    part = q_policy.Part(e, q_policy.States((), ()), live[None], batch.weight, ())
+    policy = algorithm._policy.unroll(part.before, part.states.policy)
+    loss, _ = algorithm._policy_loss(part, policy)
     seen = e.observation[0].numpy().astype(np.float64)
     action = np.tanh(seen @ algorithm._policy.layer.w.numpy())
     value = _values(seen, action, algorithm._critics.layer.w.numpy())[:, 0]

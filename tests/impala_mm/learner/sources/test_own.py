@@ -45,7 +45,7 @@ class Returning:
 
 
 def _own(source):
-    return OwnSource(lambda fresh: source, None, UNROLL, "/CPU:0")
+    return OwnSource(lambda fresh: source, None, UNROLL)
 
 
 def test_arrays_become_tensors_that_the_source_may_overwrite_afterwards():
@@ -170,7 +170,7 @@ def test_what_padding_contains_reaches_no_gradient(make):
 
     def gradients(batch):
         source = Returning(tf.nest.map_structure(make, batch))
-        found = OwnSource(lambda fresh: source, None, algorithm.unroll, "/CPU:0").next(0.1)
+        found = OwnSource(lambda fresh: source, None, algorithm.unroll).next(0.1)
         assert found.weight.numpy().tolist() == [1, 1, 0]
         with tf.GradientTape() as tape:
             loss, *_ = algorithm._loss(found, None, NO_FEATURES, ())

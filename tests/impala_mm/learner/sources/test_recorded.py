@@ -33,7 +33,7 @@ def recorded(tmp_path_factory):
 
 def _take(recorded, batches, **options):
     algorithm, games = recorded
-    source = OfflineSource(games, algorithm, COLUMNS, batches, [3], device="/CPU:0", **options)
+    source = OfflineSource(games, algorithm, COLUMNS, batches, [3], **options)
     return [source.next(30.0) for _ in range(batches)], source
 
 
@@ -78,7 +78,7 @@ def test_an_unroll_begins_with_the_frames_before_it(tmp_path):
     blocks = []
     held = all_unrolls(games, student, (0, 1), lambda: blocks.append(1))
     assert blocks == [1], "the heartbeat continues"
-    source = OfflineSource(games, student, COLUMNS, 1, [3], device="/CPU:0")
+    source = OfflineSource(games, student, COLUMNS, 1, [3])
     spec, found = student.unroll, {}
     codec = UnrollCodec(spec._replace(overlap=spec.overlap + 2, start=()))
     for number in range(len(games)):

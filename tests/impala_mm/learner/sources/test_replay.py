@@ -36,10 +36,10 @@ def _source(config, algorithm=None):
     position = replay.Position(lambda: 0, lambda: 0.0)
 
     def make(fresh):
-        of = algorithm or Plain(), fresh, CODEC, "/CPU:0", position, RUN, ProcessRank(), print
+        of = algorithm or Plain(), fresh, position, RUN, ProcessRank(), print
         return replay.make_source(config, *of)
 
-    return queue, OwnSource(make, UnrollQueue(queue), SPEC, "/CPU:0")
+    return queue, OwnSource(make, UnrollQueue(queue), SPEC)
 
 
 def _put(queue, *numbers):
@@ -62,7 +62,7 @@ def test_batches_are_tensors_with_what_the_actors_sent():
 
 
 def test_stored_bytes_that_are_no_unroll_are_refused_by_the_files_to_delete():
-    decode = replay._make_decode(CODEC, "/CPU:0")
+    decode = replay._make_decode(CODEC)
     columns = Columns([b"nothing"], *(np.zeros(1, kind) for kind in (int, int, np.float32, bool)))
     with pytest.raises(UserMistake, match=r"of 7 bytes .*own/ of the run.*--replay_spill"):
         decode(columns)
