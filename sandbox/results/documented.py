@@ -264,8 +264,8 @@ DOCUMENTED_RUNS = {
     "sac-walker2d": Run(_WALKER, 2680, f"{_SAC} --level_name=Walker2d-v4", (3591, 911)),
 }
 
-# Atari-5. Not recorded yet, so these goals are guesses: those of CleanRL's PPO after as many steps
-# (https://docs.cleanrl.dev/rl-algorithms/ppo, ppo_atari_envpool_xla_jax.py) for IMPALA, too, whose
+# Atari-5. Goals of games that are not recorded yet are guesses: CleanRL's PPO after 10M steps
+# (https://docs.cleanrl.dev/rl-algorithms/ppo, ppo_atari_envpool_xla_jax.py), for IMPALA, too, whose
 # own published results are of https://github.com/vwxyzjn/cleanba (static/cleanba/main_10CPU.csv).
 ATARI_5 = {
     "BattleZone": (Task(2360), (24284, 1842), (30307, 3720)),
@@ -274,11 +274,14 @@ ATARI_5 = {
     "Phoenix": (Task(761.4), (14474, 1795), (43734, 3990)),
     "Qbert": (Task(163.9), (17246, 605), (22199, 727)),
 }
+_GOALS = {"BattleZone": 10000}  # of IMPALA's recorded runs
 for _game, (_task, _ppo, _impala) in ATARI_5.items():
     _level = f"--level_name={_game}NoFrameskip-v4"
     DOCUMENTED_RUNS |= {
         f"ppo-{_game.lower()}": Run(_task, _ppo[0] - _ppo[1], f"--preset=atari-ppo {_level}", _ppo),
-        f"impala-{_game.lower()}": Run(_task, _ppo[0], f"{_IMPALA_GAME} {_level}", _impala, "50M"),
+        f"impala-{_game.lower()}": Run(
+            _task, _GOALS.get(_game, _ppo[0]), f"{_IMPALA_GAME} {_level}", _impala, "50M"
+        ),
     }
 
 
