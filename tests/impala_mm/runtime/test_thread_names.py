@@ -32,8 +32,8 @@ def test_a_thread_started_within_has_the_name_and_its_starter_has_its_own_again(
         stop.set()
         thread.join()
     monkeypatch.setattr(lifecycle, "_NAME", Path("/nowhere/comm"))  # another kernel
-    with lifecycle.threads_named("of_this_test"):
-        assert "of_this_test" not in _names()
+    with lifecycle.threads_named("of_no_thread"):
+        assert "of_no_thread" not in _names()
 
 
 def test_a_thread_names_itself_and_no_other():
