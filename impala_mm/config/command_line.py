@@ -207,10 +207,12 @@ def _with_files(arguments: Iterable[str], within: Sequence[str] = ()) -> list[st
             found.append(argument)
             continue
         path = os.path.expanduser(path if equals else next(waiting, ""))
+        if not path:
+            refuse(f"{name} names no file: write {name}=PATH")
         if path in within:
             refuse(f"--flagfile={path} is in that file itself")
         try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
+            lines = Path(path).read_text(encoding="utf-8").split("\n")
         except OSError as error:
             refuse(f"--flagfile={path}: {error.strerror}")
         except UnicodeDecodeError:
@@ -228,7 +230,9 @@ def _pairs(arguments: Iterable[str], known: _Known) -> Iterator[tuple[str, str]]
     waiting = collections.deque(arguments)
     while waiting:
         argument = waiting.popleft()
-        name, equals, text = argument.lstrip("-").partition("=")
+        if argument == "--":
+            continue
+        name, equals, text = argument.removeprefix("-").removeprefix("-").partition("=")
         opposite = name.removeprefix("no")
         if not (name and argument.startswith("-")):
             name, text = "", argument

@@ -88,15 +88,18 @@ class ActionSpec:
         """Return `count` actions of zeros: nest of NumPy arrays [count, ...]."""
         return self.pack([np.zeros([count, *p.shape], p.policy_dtype) for p in self.leaves])
 
-    def sample(self, count: int, masks: Any, random: np.random.Generator) -> Any:
+    def sample(
+        self, count: int, masks: Any, random: np.random.Generator, reach: float = 1.0
+    ) -> Any:
         """Return `count` random actions of a policy, a nest of [count, ...], that masks allow.
 
-        `masks` are those of a `Step`, or () to allow everything. Numbers are from -1 to 1.
+        `masks` are those of a `Step`, or () to allow everything. Numbers are from -reach to reach,
+        or the nearest that the bounds allow.
         """
         given, leaves = iter(nests.flatten(masks)), []
         for part in self.leaves:
             if isinstance(part, Box):
-                numbers = 2 * random.random((count, *part.shape), np.float32) - 1
+                numbers = reach * (2 * random.random((count, *part.shape), np.float32) - 1)
                 leaves.append(np.clip(numbers, *part.policy_bounds))
                 continue
             mask = next(given, np.ones((count, sum(part.choices)), bool))

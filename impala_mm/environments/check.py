@@ -26,6 +26,7 @@ STEPS = 100
 _ROUNDING = 1e-6  # by which a number may exceed a bound, relative to it; the bound was rounded, too
 SEED = 1
 SLOW_RESET = 0.5  # seconds of a reset, from which on it is not repeated
+REACH = 2.0  # of the numbers drawn for actions: half of them are at the bounds
 _TRUSTED = ("ale_py.", "impala_mm.")  # modules whose environments are not checked
 _RESET_RETURNS = "an observation and a dictionary: return observation, {}"
 _STEP_RETURNS = "return observation, reward, terminated, truncated, info"
@@ -149,7 +150,7 @@ class LevelCheck:
         if self._mask is None:
             return actions.sample()
         ours = self._spaces.actions
-        drawn = ours.sample(1, tuple(mask[None] for mask in self._mask), self._random)
+        drawn = ours.sample(1, tuple(mask[None] for mask in self._mask), self._random, REACH)
         return ours.to_environments(drawn)[0]
 
     def _reset(self, when: str, seed: int | None, is_first: bool = False) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 
 from impala_mm.environments import nests
 from impala_mm.environments.check import (
+    REACH,
     SEED,
     SLOW_RESET,
     STEPS,
@@ -47,7 +48,7 @@ class AnyLevelCheck(LevelCheck):
         while self._steps < STEPS and not envs.faults:
             if time.monotonic() > until:
                 return False
-            step = envs.step(spec.actions.sample(_COUNT, step.mask, self._random))
+            step = envs.step(spec.actions.sample(_COUNT, step.mask, self._random, REACH))
             self._steps += 1
         for fault in envs.faults:
             reason = fault.text.partition(": ")[2]

@@ -22,7 +22,7 @@ from impala_mm.config import flags
 from impala_mm.config.environment_flags import FILE_SUFFIX
 from impala_mm.config.errors import BadSettings, TrainingFailed
 from impala_mm.records import run_folder
-from impala_mm.records.run_contents import drop_replaced, read_records
+from impala_mm.records.run_contents import drop_replaced, read_json_lines
 from impala_mm.runtime import lifecycle
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ class Run:
         return list({row["frames"]: row for row in self._rows()}.values())
 
     def _rows(self) -> list[dict[str, Any]]:
-        return drop_replaced(read_records(self.logdir / "metrics.jsonl"))
+        path = self.logdir / "metrics.jsonl"
+        return drop_replaced(read_json_lines(path)) if path.exists() else []
 
     def policy(self, best: bool = False) -> "Policy":
         """Return the policy of the newest checkpoint, or of the best one.

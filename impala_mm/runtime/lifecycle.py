@@ -147,30 +147,31 @@ def load_tensorflow(intra: int = 0, inter: int = 0, device: str = "auto") -> Non
 
     With `device` "cpu" all GPUs are hidden, since CUDA takes memory of each GPU that it sees. The
     process is one of ours: its garbage collector need never search what has been loaded so far,
-    which would take 0.3 s each time, and 0.5 s at the exit.
+    which would take 0.3 s each time, and 0.5 s at the exit. UserMistake is raised if TensorFlow
+    has computed something already.
     """
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import_tensorflow()
     gc.freeze()
-    set_thread_counts(intra, inter)
-
-
-def set_thread_counts(intra: int, inter: int) -> None:
-    """Set the numbers of threads within an operation and across operations; 0: one for each core.
-
-    UserMistake is raised if TensorFlow has computed something already.
-    """
-    import tensorflow as tf  # noqa: PLC0415
-
     try:
-        tf.config.threading.set_intra_op_parallelism_threads(intra)
-        tf.config.threading.set_inter_op_parallelism_threads(inter)
+        set_thread_counts(intra, inter)
     except RuntimeError:
         raise UserMistake(
             "a module of yours computes with TensorFlow while it is imported, before the numbers "
             "of threads are set: compute within a function"
         ) from None
+
+
+def set_thread_counts(intra: int, inter: int) -> None:
+    """Set the numbers of threads within an operation and across operations; 0: one for each core.
+
+    RuntimeError is raised if TensorFlow has computed something already.
+    """
+    import tensorflow as tf  # noqa: PLC0415
+
+    tf.config.threading.set_intra_op_parallelism_threads(intra)
+    tf.config.threading.set_inter_op_parallelism_threads(inter)
 
 
 def use_deterministic_operations() -> None:

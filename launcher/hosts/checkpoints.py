@@ -113,16 +113,16 @@ def prune_checkpoints(copy: FolderCopy, remote_names: Collection[str]) -> None:
     }
     complete = {name: saved for name, saved in infos.items() if saved and name.isdigit()}
     for name in find_superfluous(complete, remote_names, copy.state.checkpoints):
-        _remove_checkpoint(copy, name)
+        copy.store.remove(_set_aside(copy, name))
         del copy.state.checkpoints[name]
 
 
-def _remove_checkpoint(copy: FolderCopy, name: str) -> None:
-    """Remove a checkpoint from a copy, so that no process sees a part of it."""
+def _set_aside(copy: FolderCopy, name: str) -> str:
+    """Rename a checkpoint of a copy, so that no process sees a part of it; return its path."""
     gone = copy.path(checkpoint_path(f".{name}.gone"))
     copy.store.remove(gone)  # left by a removal that was interrupted
     copy.store.rename(copy.path(checkpoint_path(name)), gone)
-    copy.store.remove(gone)
+    return gone
 
 
 def copy_checkpoints(copy: FolderCopy, offered: Mapping[str, dict[str, OfferedFile]]) -> None:
@@ -198,7 +198,9 @@ class _CheckpointCopy:
         parts = []
         for file, path, partial in zip(info.files, paths, store.file_infos(paths), strict=True):
             size = info.files[file][0]
-            offset = partial[SIZE] if partial else 0
+            offset = partial[SIZE] if partial and partial[SIZE] <= size else 0
+            if partial and partial[SIZE] > size:
+                store.remove(path)
             if partial is None or offset < size:
                 parts.append(FilePart(file, offers[file], offset, path, path))
         return parts
@@ -215,10 +217,12 @@ class _CheckpointCopy:
 
         A folder of that name that was not downloaded is moved aside.
         """
-        copy = self._copy
+        copy, gone = self._copy, ""
         if self._name in copy.state.checkpoints and copy.store.file_infos([self._target])[0]:
-            _remove_checkpoint(copy, self._name)
+            gone = _set_aside(copy, self._name)
         copy.store.rename(self._partial, self._target)
+        if gone:
+            copy.store.remove(gone)
         copy.state.coming.pop(self._path, None)
 
 

@@ -19,7 +19,7 @@ where there is one, it is not read.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 import sonnet as snt
@@ -49,9 +49,10 @@ class ValueUnit:
     It is equal on all learners.
     """
 
-    learning: Sequence[tf.Variable] = ()  # what only learners need; it is carried
-    # What `values` reads; it is carried, too, and belongs to the weights.
-    acting: Sequence[tf.Variable] = ()
+    def __init__(self) -> None:
+        self.learning: list[tf.Variable] = []  # what only learners need; it is carried
+        # What `values` reads; it is carried, too, and belongs to the weights.
+        self.acting: list[tf.Variable] = []
 
     def values(self, outputs: tf.Tensor, level: Level = None) -> tf.Tensor:
         """Return values [...] in the unit of the rewards from the head's outputs [..., L]."""
@@ -89,6 +90,7 @@ class RunningError(ValueUnit):
     """The root of the running mean of the squared errors where that is above 1, otherwise 1."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._squared_error = tf.Variable(1.0, trainable=False, name="squared_error")
         self.learning = [self._squared_error]
 

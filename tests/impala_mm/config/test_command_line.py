@@ -29,6 +29,7 @@ def _parse(*arguments):
     ("arguments", "values"),
     [
         ([], (1.0, 2, False, "", ())),
+        (["--rate=3", "--"], (3.0, 2, False, "", ())),
         (["--rate=3", "--count", "-4", "--render"], (3.0, -4, True, "", ())),
         (["-rate", "-3", "--count=auto", "--norender"], (-3.0, -1, False, "", ())),
         (["--render=T", "--track", "--env=A=1", "--env=B"], (1, 2, True, "wandb", ("A=1", "B"))),
@@ -78,6 +79,9 @@ def _refused(capsys, *arguments):
         (["--norate"], "there is no flag --norate"),
         (["render"], "'render' is no flag: write --name=value"),
         (["-"], "'-' is no flag"),
+        (["---rate=2"], "there is no flag"),
+        (["--flagfile="], "--flagfile names no file: write --flagfile=PATH\n"),
+        (["--rate=2", "--flagfile"], "--flagfile names no file: write --flagfile=PATH\n"),
         (["--a", "b", "--cd=e", "f"], "no flag --a (`--help=WORD` searches them)\nerror: there is"),
     ],
 )

@@ -73,7 +73,7 @@ def test_the_running_error_is_a_unit_where_it_is_above_1_and_no_nan_gets_in():
         expected += 0.01 * (squared - expected) if np.isfinite(squared) else 0.0
         np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6)
         np.testing.assert_allclose(unit.squared(), max(expected, 1.0), rtol=1e-6)
-    assert list(unit.acting) == []
+    assert unit.acting == []
     assert unit.values(tf.constant([[7.0]])).numpy().tolist() == [7.0]
 
 
