@@ -68,11 +68,11 @@ def main(argv: list[str]) -> None:
         validate,
     )
 
-    if config.mode == "rehearsal" and not config.validate:
-        rehearse.run(config)
     with user_modules.mistakes_refused():
         if config.validate:
             validate.run(config, given)
+        if config.mode == "rehearsal":
+            rehearse.run(config)
         if config.mode == "test":
             evaluate.run(config, given)
         if config.mode == "record":

@@ -99,7 +99,7 @@ def _clock(process: subprocess.Popen, rows: Path, until: float, limit: float) ->
 
 
 def facts() -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return what the figures depend on; a process of its own asks, which leaves the GPU free."""
     code = "import json, tensorflow as tf, horovod.tensorflow as hvd; print(json.dumps(["
     code += "[tf.config.experimental.get_device_details(gpu).get('device_name')"
     code += " for gpu in tf.config.list_physical_devices('GPU')], bool(hvd.nccl_built())]))"
@@ -122,15 +122,16 @@ def main() -> None:
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument("--only", default="", help="the lines whose names contain this")
     given = parser.parse_args()
+    wanted = [line for line in lines(len(os.sched_getaffinity(0))) if given.only in line.name]
+    if not wanted:
+        parser.error(f"--only={given.only}: no line has this in its name")
     ends = time.monotonic() + 60 * given.minutes
     found = facts()
     if given.device == "gpu" and not found["gpus"]:
         sys.exit("error: TensorFlow sees no GPU; `make setup DEVICE=gpu` installs what it needs")
     print(*(f"{name}: {value}" for name, value in found.items()), "", sep="\n", flush=True)
     found["lines"] = {}
-    for line in lines(len(os.sched_getaffinity(0))):
-        if given.only not in line.name:
-            continue
+    for line in wanted:
         left = ends - time.monotonic() - _START_SECONDS
         if left < (60 if line.until else given.seconds):
             figures: dict[str, Any] = {"left out": "no time was left"}
@@ -140,6 +141,8 @@ def main() -> None:
                 figures = measure(line, given.device, given.seconds, min(left, _CLOCK_SECONDS))
             except real_run.RunFailed as error:
                 figures = {"failed": str(error)}
+            except KeyboardInterrupt:
+                sys.exit(130)  # the file has all lines so far
         found["lines"][line.name] = {"flags": line.flags, **figures}
         given.save.write_text(json.dumps(found, indent=1) + "\n")
         print(f"{line.name:42} {_shown(figures)}", flush=True)

@@ -22,6 +22,15 @@ def test_experiment_has_the_flags_of_each_training(line):
     assert config.num_actors == (14 if config.num_learners == 2 else 15)
 
 
+def test_a_name_of_no_line_is_refused(tmp_path):
+    saved = tmp_path / "gpu.json"
+    script = ROOT / "sandbox" / "benchmarks" / "gpu.py"
+    code, output = run(sys.executable, script, f"--save={saved}", "--only=nothing")
+    assert code == 2
+    assert "--only=nothing: no line has this in its name" in output
+    assert not saved.exists()
+
+
 @pytest.mark.slow
 def test_it_measures_without_a_gpu_and_a_clock_that_does_not_reach_its_return_says_so(tmp_path):
     """Unless --device=cpu is given, a machine whose TensorFlow sees no GPU is refused at once."""
