@@ -26,7 +26,7 @@ from impala_mm.jobs import (
     record,
 )
 from impala_mm.learner import flag_conflicts
-from impala_mm.records import checkpoint, mirror
+from impala_mm.records import checkpoint, mirror, tracking
 from impala_mm.runtime import lifecycle, ports
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ def _check_training(config: Config) -> str:
         _refuse_unwritable(config.logdir)
         if config.mirror:
             mirror.open_store(config.mirror)
+        if config.track:
+            tracking.make_tracker(config.track)
     before_start.warn_of_slow(config, learners)
     check = before_start.start(config, config.check_env_secs)
     lifecycle.load_tensorflow(1, 1, "cpu")

@@ -264,6 +264,11 @@ class TD3Settings(QPolicySettings):
                 f"--box_policy={self.box_policy}: the policy of TD3 is an action and noise of "
                 f"--action_noise: leave it out"
             )
+        if self.distils and not self.action_noise:
+            raise ValueError(
+                "--action_noise=0 with a teacher: the distance from its policy is measured by the "
+                "noise: give --action_noise above 0, or --teacher_cost=0"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

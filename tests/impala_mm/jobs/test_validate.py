@@ -105,6 +105,7 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ),
         ({"sticky_actions": 0.1}, "sticky_actions works only with"),
         ({"learner_hosts": "a:1,localhost"}, "'localhost' is not host:port"),
+        ({"track": "tensorbord"}, "--track=tensorbord"),
         ({"bind_address": "x"}, "--bind_address=x: 'x' is not host:port"),
         ({"job_name": "actor", "learner_hosts": "a:0"}, "--learner_hosts=a:0: port 0"),
         ({"num_learners": 3, "learner_hosts": "a:1,b:1"}, "--learner_hosts names 2"),

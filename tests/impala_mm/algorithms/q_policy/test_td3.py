@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms.interface import Context
 from impala_mm.algorithms.q_policy import algorithm as q_policy
+from impala_mm.algorithms.q_policy.settings import TD3Settings
 from impala_mm.distributed import minibatches
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.actions import UnsuitableActions
@@ -150,3 +151,10 @@ def test_actors_play_around_the_policys_action_and_tests_play_it(monkeypatch):
 def test_choices_are_refused_in_a_sentence():
     with pytest.raises(UnsuitableActions, match="TD3 chooses numbers between two bounds"):
         _made(level="CartPole-v1")
+
+
+def test_a_teacher_needs_noise_to_measure_the_distance_from_it():
+    numbers = {"level_name": "Pendulum-v1", "teacher": "runs/teacher"}
+    assert TD3Settings(**numbers, action_noise=0.0, teacher_cost=0.0).teacher
+    with pytest.raises(ValueError, match="--action_noise=0 with a teacher"):
+        TD3Settings(**numbers, action_noise=0.0)
