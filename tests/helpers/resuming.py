@@ -14,9 +14,9 @@ import tensorflow as tf
 from processes import free_port
 
 from impala_mm.actor.actor import UnrollPlayer
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.impala import settings as impala_settings
 from impala_mm.algorithms.interface import defines
+from impala_mm.algorithms.make import make_algorithm
 from impala_mm.algorithms.q_learning import settings as q_settings
 from impala_mm.algorithms.q_policy import settings as sac_settings
 from impala_mm.data.trajectory import Batch, UnrollCodec
@@ -118,7 +118,7 @@ def train(kind, logdir, updates, contents, say=print, pause=0.0):
 
 
 def _algorithm(kind):
-    return registry.make_algorithm(CONFIGS[kind], level_spec(CONFIGS[kind].level_name))
+    return make_algorithm(CONFIGS[kind], level_spec(CONFIGS[kind].level_name))
 
 
 if __name__ == "__main__":
