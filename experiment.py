@@ -106,10 +106,10 @@ def run_locally(config: Config, argv: list[str], given: list[str]) -> NoReturn:
         foreground.LocalRun(
             learners,
             processes.others,
-            processes.environment | mpirun.environment(as_root=True),
-            processes.folder,
-            config.log_max_mb,
-            messages.log_line,
+            environment=processes.environment | mpirun.environment(as_root=True),
+            folder=processes.folder,
+            log_max_mb=config.log_max_mb,
+            printable=messages.log_line,
         ),
         signals,
     )

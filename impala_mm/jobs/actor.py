@@ -233,9 +233,16 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     pull_secs = auto.pull_secs(config.min_pull_secs, layout.size)
     identity = made.identity | {"actor": config.task, "level": level, "groups": sizes}
     pack = compression.COMPRESSORS[auto.compression(config, spec.observation)]
-    columns = count if rounds or config.deterministic_run else 0
     link = LearnerLink(
-        setup.learners, setup.start, identity, setup.token, pull_secs, columns, say, stop, pack
+        setup.learners,
+        setup.start,
+        identity,
+        setup.token,
+        pull_secs=pull_secs,
+        columns=count if rounds or config.deterministic_run else 0,
+        say=say,
+        stop=stop,
+        compress=pack,
     )
 
     @functools.cache
@@ -252,9 +259,9 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
             groups,
             layout,
             link,
-            say,
-            stop,
-            setup.heartbeat,
+            say=say,
+            stop=stop,
+            heartbeat=setup.heartbeat,
             tell=lambda fault: setup.report(link.address, fault),
             load_teachers=load_teachers,
             opponents=_opponents(config, spec),

@@ -177,12 +177,12 @@ def _train(
             levels,
             group,
             addresses,
-            held,
-            folder,
-            began,
-            outputs,
-            _policy_tools(lambda: bool(ending)),
-            Turns() if config.debug else None,
+            held=held,
+            folder=folder,
+            began=began,
+            outputs=outputs,
+            tools=_policy_tools(lambda: bool(ending)),
+            played=Turns() if config.debug else None,
         )
         monitor, learner = setup.build_learner(start)
 

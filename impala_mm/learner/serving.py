@@ -59,18 +59,17 @@ def listen(
             address,
             held,
             token,
-            agent.identity | changed,
-            capacity,
-            say,
-            _build_inference(config, agent, rank) if inference == "learner" else None,
-            UnrollCodec(unroll).size,
-            _make_rounds(config, agent, say),
-            config.transport_security == "auto",
-            UnrollCheck(unroll, agent.spec.actions).mistake,
+            identity=agent.identity | changed,
+            queue_capacity=capacity,
+            say=say,
+            inference=_build_inference(config, agent, rank) if inference == "learner" else None,
+            unroll_bytes=UnrollCodec(unroll).size,
+            rounds=_make_rounds(config, agent, say),
+            offers_socket=config.transport_security == "auto",
+            find_mistake=UnrollCheck(unroll, agent.spec.actions).mistake,
         )
     except OSError as error:
         flags.refuse(f"the learner cannot listen: {error}")
-    server.actors.rank = rank
     reached = f"; actors reach it at {address}" if address != held.address else ""
     say(f"listening at {held.address}{reached} ({time.monotonic() - start.began:.1f} s)")
     return server

@@ -66,17 +66,18 @@ def build_learner(start: Start) -> tuple[LearnerMonitor, Learner]:
     position = Position(lambda: learner.updates, lambda: learner.frames / limits.frames)
     sources = make_sources(config, algorithm, server, position, agreed.run, say, start.played)
     local, run = algorithm.variables.local, agreed.run.folder
+    profiled = (config.profile, folder.path) if folder else ("", Path())
     learner = Learner(
         config,
         algorithm,
         group,
-        sources.read,
-        server,
-        agent.layout,
-        limits,
-        agent.spec.action_repeats,
-        UpdateProfiler(config.profile if folder else "", folder.path if folder else Path(), say),
-        OwnState(run, group.rank, group.size, sources.saved, local, say),
+        source=sources.read,
+        server=server,
+        layout=agent.layout,
+        limits=limits,
+        action_repeats=agent.spec.action_repeats,
+        profiler=UpdateProfiler(*profiled, say),
+        own_state=OwnState(run, group.rank, group.size, sources.saved, local, say),
     )
     silent = SilentLearners(start.addresses, group.rank, token)
     status = RunStatus(learner, agent.levels, say, silent)

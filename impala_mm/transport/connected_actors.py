@@ -49,12 +49,12 @@ class ConnectedActors:
     Calls of actors run in threads of TensorFlow, so each method holds the lock for itself.
     """
 
-    def __init__(self, in_rounds: bool = False) -> None:
-        """Begin without any actor, as the only learner; `in_rounds`: the actors play in rounds."""
-        self._in_rounds = in_rounds
+    def __init__(self, rank: int = 0, in_rounds: bool = False) -> None:
+        """Begin without any actor of learner `rank`; `in_rounds`: the actors play in rounds."""
+        self._rank, self._in_rounds = rank, in_rounds
         self.heard: dict[int, float] = {}  # by connected actor: when it sent its last message
         self.levels: dict[int, str] = {}  # by actor, those that have left included
-        self.rank, self.loads = 0, list[LearnerLoad]()
+        self.loads = list[LearnerLoad]()
         self.changed_at = time.monotonic()  # when an actor last joined or left
         self._on_this_host = set[int]()  # including those that have left
         self._host_names = dict[int, str]()  # including those of actors that have left
@@ -172,9 +172,9 @@ class ConnectedActors:
             # To count the active actors takes long. More of them never keep an actor here, so
             # nearly all messages are answered as if all connected actors were active.
             most = LearnerLoad(0.0, queue_fill, len(self.heard), self._is_settled())
-            if choose(self.rank, most, self.loads) is None:
+            if choose(self._rank, most, self.loads) is None:
                 return None
-            learner = choose(self.rank, self.load(0.0, queue_fill, playing), self.loads)
+            learner = choose(self._rank, self.load(0.0, queue_fill, playing), self.loads)
             if learner is not None:
                 del self.heard[actor]
                 self.changed_at = time.monotonic()

@@ -139,7 +139,7 @@ class Server:
         learners = self._identity["learners"]
         rank = learners.index(address) if address in learners else 0
         self.numbers = EnvironmentNumbers(rank, len(learners))
-        self.actors, self.refusals = ConnectedActors(rounds is not None), Refusals(say)
+        self.actors, self.refusals = ConnectedActors(rank, rounds is not None), Refusals(say)
         self.ledger = DeliveryLedger(nonce, run, self.actors, self._is_invalid)
         self._say = say
         # (an unroll's bytes, its policy version), for the learner's batches. TensorFlow's queue

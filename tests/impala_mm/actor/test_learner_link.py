@@ -300,8 +300,7 @@ class Run:
         self.absent = f"127.0.0.1:{free_port()}"
         identity = {"run_id": "r", "learners": self.addresses}
         self.servers = [_server(each, identity, 1, columns, said.append) for each in self.addresses]
-        for rank, server in enumerate(self.servers):
-            server.actors.rank = rank
+        for server in self.servers:
             server.publish(0, lambda: b"0")
 
     def starve(self, rank):
