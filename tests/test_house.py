@@ -164,7 +164,9 @@ def test_supervisors_and_processes_mean_the_same_files_and_ports():
     assert task.FIRST_PORT == ports.FIRST_PORT
     assert task.SAVE_REQUEST == run_folder.SAVE_REQUEST
     assert host_use.FILE in task.ROW_FILES
-    assert task.HOST_NAME_VARIABLE == starter.HOST_VARIABLE
+    assert task.HOSTS_VARIABLE == heartbeat.HOSTS_VARIABLE
+    assert task.CRASH_VARIABLE == heartbeat.CRASH_VARIABLE
+    assert task.HOST_NAME_VARIABLE == starter.HOST_NAME_VARIABLE
     assert task.START_VARIABLE == starter.START_VARIABLE
     assert task.ACTORS_VARIABLE == starter.ACTORS_VARIABLE
 

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from impala_mm.actor.acting import Act
 from impala_mm.actor.failures import FaultCounter
-from impala_mm.actor.learner_link import LearnerLink, UnrollBatch, label
+from impala_mm.actor.learner_link import LearnerLink, UnrollBatch, split_by_run
 from impala_mm.actor.opponents import OpponentSettings, PolicyOpponents
 from impala_mm.actor.policy_puller import PolicyVersion
 from impala_mm.actor.stepper import EnvironmentStepper, numbered
@@ -91,9 +91,9 @@ def run(
             times = ActorTimes(
                 player.acting, player.stepping, waited, link.policy_wait, ready - begin
             )
-            run, version = player.policy
-            newest = UnrollBatch(run, version, [], player.episodes(), times, faults.new)
-            for batch in label(newest, contents, player.policies):
+            acted: PolicyVersion = player.policy
+            played = UnrollBatch(acted.run, acted.version, [], player.episodes(), times, faults.new)
+            for batch in split_by_run(played, contents, player.policies):
                 if not link.send(batch, heartbeat.beat):
                     return
             begin = ready

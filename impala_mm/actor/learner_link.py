@@ -42,23 +42,23 @@ class UnrollBatch(NamedTuple):
     faults: int = 0  # of environments in these steps
 
 
-def label(
-    newest: UnrollBatch, contents: Sequence[bytes], policies: Sequence[PolicyVersion]
+def split_by_run(
+    played: UnrollBatch, contents: Sequence[bytes], policies: Sequence[PolicyVersion]
 ) -> list[UnrollBatch]:
     """Return the batches in which to send unrolls that these policies played.
 
-    The last one is `newest` with those of its run, labelled with the oldest version that played
+    The last one is `played` with the unrolls of its run, and with the oldest version that played
     one: some may have waited for goals of later steps. Those that waited longer than the run of
     their policy lasted are in a batch before it, which the learner drops and counts.
     """
-    played = list(zip(policies, contents, strict=True))
-    own = [pair for pair in played if pair[0].run == newest.run]
-    foreign = [pair for pair in played if pair[0].run != newest.run]
-    version = min((policy.version for policy, _ in own), default=newest.version)
-    batches = [newest._replace(version=version, contents=[content for _, content in own])]
+    pairs = list(zip(policies, contents, strict=True))
+    own = [pair for pair in pairs if pair[0].run == played.run]
+    foreign = [pair for pair in pairs if pair[0].run != played.run]
+    version = min((policy.version for policy, _ in own), default=played.version)
+    batches = [played._replace(version=version, contents=[content for _, content in own])]
     if foreign:
         contents = [content for _, content in foreign]
-        batches.insert(0, UnrollBatch(*foreign[0][0], contents, newest.episodes[:0]))
+        batches.insert(0, UnrollBatch(*foreign[0][0], contents, played.episodes[:0]))
     return batches
 
 

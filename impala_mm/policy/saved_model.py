@@ -53,7 +53,7 @@ def write_saved_model(policy: PolicyCore, folder: Path) -> None:
     read = (variable for function in functions.values() for variable in function.graph.variables)
     module.others = list({id(v): v for v in read if id(v) not in kept}.values())
     tf.saved_model.save(module, str(folder), functions)
-    checkpoint.describe_files(folder / "variables", policy.portable_about()._asdict())
+    checkpoint.write_about(folder / "variables", policy.portable_about()._asdict())
     needs = f"TensorFlow {_tensorflow(policy.about.versions)} or newer"
     guide = signatures.Guide("a TensorFlow SavedModel", needs, _EXAMPLE, "tf")
     signatures.write_guide(policy, folder, written, guide)

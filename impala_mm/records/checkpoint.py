@@ -215,14 +215,14 @@ def finish(work: Path, final: Path, about: dict[str, Any]) -> None:
 
     `about` and each file's size and SHA-256 are written to its about.json. Raises OSError.
     """
-    paths = describe_files(work, about)
+    paths = write_about(work, about)
     for path in [*paths, work / "about.json", work]:
         _flush_to_disk(path)
     work.rename(final)
     _flush_to_disk(final.parent)
 
 
-def describe_files(folder: Path, about: dict[str, Any]) -> list[Path]:
+def write_about(folder: Path, about: dict[str, Any]) -> list[Path]:
     """Write `about` and the files' sizes and SHA-256 to a folder's about.json; return the files."""
     paths = sorted(folder.rglob("*"))
     files = {str(p.relative_to(folder)): _fingerprint(p) for p in paths if p.is_file()}

@@ -34,7 +34,7 @@ from impala_mm.runtime.starter import process_rank
 
 VARIABLE = "IMPALA_MM_HEARTBEAT"
 HOSTS_VARIABLE = "IMPALA_MM_LEARNER_HOSTS"
-_CRASH_VARIABLE = "IMPALA_MM_LAST_CRASH"
+CRASH_VARIABLE = "IMPALA_MM_LAST_CRASH"
 _SECONDS = 1.0  # least time between two heartbeats
 _MOST_WAIT_SECONDS = 1800.0  # for work whose end cannot be seen to come nearer, see `beat_during`
 
@@ -79,7 +79,7 @@ class Heartbeat:
     def repeats_crash(self, crash: str) -> bool:
         """Report a crash before any work was done; return whether the last start had the same."""
         self._write({"frames": 0, "crash": crash})
-        return os.environ.get(_CRASH_VARIABLE) == crash
+        return os.environ.get(CRASH_VARIABLE) == crash
 
     def _write(self, content: dict[str, Any]) -> None:
         if not self._path:

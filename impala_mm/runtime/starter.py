@@ -21,7 +21,7 @@ START_VARIABLE = "IMPALA_MM_START"
 # In the environment of learners that one program started with actors: the number of the actors.
 ACTORS_VARIABLE = "IMPALA_MM_ACTORS"
 # In the environment of processes that the launcher started: the name of their host in the CSV.
-HOST_VARIABLE = "IMPALA_MM_HOST"
+HOST_NAME_VARIABLE = "IMPALA_MM_HOST"
 
 
 def command() -> str:
@@ -41,7 +41,7 @@ def start_id() -> str:
 
 def host_name() -> str:
     """Return the name of this host in the CSV; of a process that was started by hand, its own."""
-    return os.environ.get(HOST_VARIABLE) or socket.gethostname()
+    return os.environ.get(HOST_NAME_VARIABLE) or socket.gethostname()
 
 
 def num_actors() -> int | None:

@@ -82,7 +82,7 @@ class Impala(ActorCritic):
 
         Replay compares them; see `interface.Algorithm`.
         """
-        present = self._unroll_features(self._normaliser.read(entries), start).policy
+        present = self._unroll_torso(self._normaliser.read(entries), start).policy
         own = self.features.own_extras(entries.extras)
         return own.features[1:], tf.cast(present[:-1], tf.float32)
 
@@ -179,8 +179,8 @@ class Impala(ActorCritic):
 
         target = None
         if self._target:
-            features = self._unroll_features(entries, batch.start, self._target.network)
-            target = self._target.parameters(features.policy)
+            torso = self._unroll_torso(entries, batch.start, self._target.network)
+            target = self._target.parameters(torso.policy)
         step = vtrace_step(
             distribution=self._distribution.make,
             masks=entries.mask,

@@ -266,24 +266,24 @@ class ActorCritic(Algorithm):
 
     def act(self, entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
         """Sample actions from the policy; where `exploration` is 0, take the most likely ones."""
-        features, core_state = self._read(entry, core_state)
-        parameters = self._policy_head(features.policy)
+        torso, core_state = self._read(entry, core_state)
+        parameters = self._policy_head(torso.policy)
         policy = self._distribution.make(parameters, entry.mask)
 
         level = self._played_level(entry)
 
         def value() -> tf.Tensor:
-            return self._unit.values(self._baseline_head(features.value), level)
+            return self._unit.values(self._baseline_head(torso.value), level)
 
-        own = record(self._own_extras, parameters, value, features.policy, level)
+        own = record(self._own_extras, parameters, value, torso.policy, level)
         extras = self.features.extras(own, entry.first.shape[0])
         return action_policies.draw(policy, exploration), core_state, extras
 
     def judge(self, entry: Entry, core_state: Any) -> PolicyOutput:
         """Return the policy's probabilities, or parameters, and the baseline's values."""
-        features, _ = self._read(entry, core_state)
-        parameters = self._policy_head(features.policy)
-        outputs = self._baseline_head(features.value)
+        torso, _ = self._read(entry, core_state)
+        parameters = self._policy_head(torso.policy)
+        outputs = self._baseline_head(torso.value)
         values = self._unit.values(outputs, self._played_level(entry))
         return self._output(parameters, values, entry.mask)
 
@@ -297,15 +297,13 @@ class ActorCritic(Algorithm):
         return action_policies.output(self._actions, parameters, values, mask)
 
     def _read(self, entry: Entry, core_state: Any) -> tuple[nets.SeparateFeatures, Any]:
-        """Return (features [B, F], core state) after reading entries [B, ...]."""
+        """Return (what the heads read [B, F], core state) after reading entries [B, ...]."""
         returns, state = self._normaliser.split(core_state)
         returns, read = self._normaliser.step(entry, returns), self._normaliser.read(entry)
         reward = self._unit.for_network(read.reward)
-        features, state = self._network.step(
-            read.observation, reward, read.action, read.first, state
-        )
+        torso, state = self._network.step(read.observation, reward, read.action, read.first, state)
         core_state = self._normaliser.join(returns, state)
-        return networks.for_policy_and_value(features), core_state
+        return networks.for_policy_and_value(torso), core_state
 
     def _played_level(self, entries: Entry) -> tf.Tensor:
         """Return the number of the level that this process plays, int32 [...] as `entries`."""
@@ -323,24 +321,24 @@ class ActorCritic(Algorithm):
         `entries` [T+1, B, ...] are those that the normaliser returns; `level` is [B] or [T+1, B];
         None: the values have one unit.
         """
-        features = self._unroll_features(entries, start)
-        outputs = snt.BatchApply(self._baseline_head)(features.value)  # [T+1, B, levels]
-        parameters = snt.BatchApply(self._policy_head)(features.policy)
-        return Outputs(parameters, self._unit.values(outputs, level), features.policy)
+        torso = self._unroll_torso(entries, start)
+        outputs = snt.BatchApply(self._baseline_head)(torso.value)  # [T+1, B, levels]
+        parameters = snt.BatchApply(self._policy_head)(torso.policy)
+        return Outputs(parameters, self._unit.values(outputs, level), torso.policy)
 
-    def _unroll_features(
+    def _unroll_torso(
         self, entries: Entry, start: Any, network: nets.Network | nets.Separate | None = None
     ) -> nets.SeparateFeatures:
-        """Return the features [T+1, B, F] of the entries that the normaliser returns.
+        """Return what the heads read [T+1, B, F] at the entries that the normaliser returns.
 
         `network` computes them; None: the one in training.
         """
         _, state = self._normaliser.split(start)
         reward = self._unit.for_network(entries.reward)
-        features, _ = (network or self._network).unroll(
+        torso, _ = (network or self._network).unroll(
             entries.observation, reward, entries.action, entries.first, state
         )
-        return networks.for_policy_and_value(features)
+        return networks.for_policy_and_value(torso)
 
     def _reading(self, batch: Batch, exchange: GradientReducer) -> Reading:
         """Return the means by which features prepare a batch."""

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impala_mm.actor.actor import UnrollPlayer, run
-from impala_mm.actor.learner_link import UnrollBatch, label
+from impala_mm.actor.learner_link import UnrollBatch, split_by_run
 from impala_mm.actor.policy_puller import PolicyVersion
 from impala_mm.algorithms.feature import Features
 from impala_mm.algorithms.features.hindsight import Hindsight, Relabeller
@@ -179,11 +179,11 @@ def test_unrolls_that_waited_are_sent_under_the_run_and_version_that_played_them
 def test_a_batch_is_labelled_with_its_oldest_policy_and_another_runs_unrolls_are_sent_apart():
     newest = UnrollBatch(7, 5, [], np.ones([1, 3], np.float32), faults=2)
     policies = [PolicyVersion(7, 4), PolicyVersion(3, 900), PolicyVersion(7, 5)]
-    foreign, own = label(newest, [b"a", b"old", b"b"], policies)
+    foreign, own = split_by_run(newest, [b"a", b"old", b"b"], policies)
     assert foreign[:3] == (3, 900, [b"old"])
     assert (len(foreign.episodes), foreign.faults) == (0, 0)
     assert own == newest._replace(version=4, contents=[b"a", b"b"])
-    assert label(newest, [], []) == [newest], "it still reports episodes and faults"
+    assert split_by_run(newest, [], []) == [newest], "it still reports episodes and faults"
 
 
 class _Fails(Judge):
