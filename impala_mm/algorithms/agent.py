@@ -112,7 +112,7 @@ def make_agent(
         "normalised": _normalised(config),
         "rewards": f"scaled by {config.reward_scaling:g}, at most {config.max_abs_reward:g}",
         "box": f"{config.box_policy}, {config.box_deviation} deviation",
-        "own_flags": _own_flags(config),
+        "own_flags": _shared_flags(config),
     }
     made_of = {
         **flags.kept(Config.of_algorithm(config.algorithm).of(config), "run", "weights"),
@@ -139,7 +139,7 @@ def _normalised(config: Config) -> str:
     return " and ".join(kind for kind, normalises in kinds.items() if normalises) or "nothing"
 
 
-def _own_flags(config: Config) -> tuple[tuple[str, str], ...]:
+def _shared_flags(config: Config) -> tuple[tuple[str, str], ...]:
     """Return (flag, value) of the algorithm's own flags that actors and learners must share."""
     shared = {f.name for f in dataclasses.fields(Config)}
     return tuple(

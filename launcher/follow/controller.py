@@ -1,9 +1,9 @@
 """The controller of a run: a frontend without a terminal, which follows the run until its end.
 
 `--detach` and the key `d` leave it behind. In the run's state folder it says that it is there, so
-that other frontends find it, and in `controller.log` in the run's folder what it does. The file
-`mends` decides which frontend restarts what fails; a controller that was killed, or hangs, is
-started again by the next frontend that follows the run.
+that other frontends find it, and in `controller.log` in the run's folder what it does. It restarts
+what fails if it is the one that may (`FollowedRun.holds_lock`); a controller that was killed, or
+hangs, is started again by the next frontend that follows the run.
 """
 
 import contextlib

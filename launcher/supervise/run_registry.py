@@ -10,8 +10,12 @@ folder of its own (`foreground`).
                      processes on other hosts are copies, which a connected frontend updates
         ...          other files of supervisors (see `task`)
         token        the secret that actors send to learners, and certificates; mode 0600
-        controller.json    what the run's controller reports
-        seen/PLACE   updated while a frontend is connected to that host; holds the error otherwise
+        seen/HOST_ID    updated while a frontend is connected to that host, else holds the error
+        mends        locked by the frontend that restarts what fails (`follow.followed_run`)
+        restarting-learners    exists while learners that end are started again
+        open-windows    asks the connected frontend to open windows that were closed
+        controller.*    what the run's controller reports, and its lock (`follow.controller`)
+    NAME.lock        locked by the frontend that starts or changes the run
 
 Commands about a run read only these files, so they work from any terminal and without the CSV, and
 so does the dashboard.

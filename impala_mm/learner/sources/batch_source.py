@@ -4,7 +4,7 @@
     RoundSource    each round of an algorithm with rounds is a batch
     TurnSource     actor and learner take turns, for --deterministic_run and --debug
 
-`sources` chooses one of them, and says what may be around it.
+`choice` chooses one of them, and says what may be around it.
 """
 
 import itertools
