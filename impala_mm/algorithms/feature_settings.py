@@ -204,7 +204,7 @@ class TeacherSettings(Config):
     teacher_cost: float = flag(
         1.0, group=_GROUP, learner_only=True, least=0, auto=True, only_with=_LEARNT,
         text="Weight in the loss, at the start, of what distill names, on average over steps. "
-             "auto: 1; for the policy of DQN and R2D2, without a distribution of returns, 3.")
+             "auto: 1; for the policy of DQN, R2D2 and PQN, without a distribution of returns, 3.")
     teacher_frames: float = flag(
         AUTO, group=_GROUP, infinite=True, learner_only=True, least=1, auto=True,
         only_with=_TEACHER & (_COST | _GUIDES),

@@ -23,7 +23,7 @@ def make(
 ) -> "RMSProp | Adam":
     """Return the optimizer of this name; `decay` and `momentum` are RMSProp's.
 
-    A negative `epsilon` stands for 1e-5 with Adam, 1e-8 with RAdam and 0.01 with RMSProp.
+    A negative `epsilon` stands for 1e-5 with Adam and RAdam, and 0.01 with RMSProp.
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer {name!r} is none of {', '.join(OPTIMIZERS)}")
