@@ -43,7 +43,7 @@ ALLOWED = {
     # The launcher, in the same order.
     "launcher": "",
     "launcher.supervise": "",
-    "launcher.plan": "supervise hosts.ssh_config impala_mm.config.environment_flags "
+    "launcher.plan": "supervise impala_mm.config.environment_flags "
     "impala_mm.config.flags impala_mm.config.messages "
     "impala_mm.config.settings",
     "launcher.emit": "supervise plan impala_mm.config.flags impala_mm.config.registry "

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Algorithm, PolicyLoader, Role
+from impala_mm.algorithms.make import make_algorithm
 from impala_mm.algorithms.parts import networks
 from impala_mm.config import auto, flags, setting_files
+from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import structure_digest
@@ -77,14 +78,14 @@ def make_agent(
     config = auto.for_task(config, spec)
     flags_read = set[str]()
     try:
-        is_built_in = config.algorithm in registry.BUILT_IN
+        is_built_in = config.algorithm in BUILT_IN
         read = None if is_built_in else flags_read
         names = list(trained_on or levels)
         # Actors take the levels in turn.
         level = (number or 0) % len(names) if role is Role.ACTOR else 0
         if role is Role.EVALUATOR and len(levels) == 1 and spec.level_name in names:
             level = names.index(spec.level_name)
-        algorithm = registry.make_algorithm(config, spec, role, read, len(names), level)
+        algorithm = make_algorithm(config, spec, role, read, len(names), level)
         if is_built_in:
             kind = Config.of_algorithm(config.algorithm)
             flags_read |= flags.infos(kind).keys() - kind.ignored

@@ -7,7 +7,7 @@ sentence, and checking costs nothing once they are traced.
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -63,6 +63,16 @@ def act(
     _compare(f"{name} returns", "a core state", state, "unroll.start", unroll.start, size)
     _compare(f"{name} returns", "extras", extras, "unroll.step.extras", step.extras, size)
     return actions, state, extras
+
+
+def evaluated_act(algorithm: Algorithm) -> Callable[[Entry, Any, tf.Tensor], tuple[Any, Any, Any]]:
+    """Return the `act` of an algorithm for environments outside of a run: each is number 0 of 1."""
+
+    def act_outside(entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
+        number = EnvironmentNumber.outside_of_a_run(entry.first)
+        return act(algorithm, entry, core_state, exploration, number)
+
+    return act_outside
 
 
 def judge(

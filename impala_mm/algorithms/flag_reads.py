@@ -1,6 +1,6 @@
 """The flags that a user's algorithm reads; a learner reports those given that it does not.
 
-`registry` gives such an algorithm a config that records what is read of it. The settings of a
+`make` gives such an algorithm a config that records what is read of it. The settings of a
 built-in algorithm say in `ignored` what it does not read.
 """
 

@@ -1,7 +1,7 @@
 """The names of an algorithm's variables: where the algorithm holds each, such as `optimizer/step`.
 
 Checkpoints and messages use them. TensorFlow's own names may repeat, and a number in a list changes
-its meaning if the list's order does. `registry.make_algorithm` calls `assign`.
+its meaning if the list's order does. `make.make_algorithm` calls `assign`.
 """
 
 import collections

@@ -9,7 +9,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -38,19 +38,35 @@ class LearnerLost(Exception):
     """Another learner has failed or cannot be reached; the message says what is known."""
 
 
-class Records(NamedTuple):
-    """The records that rank 0 writes; the other learners write none."""
+class RecordKeeper:
+    """The records that rank 0 alone writes; if the run's folder is lost, they go to another."""
 
-    metrics_writer: MetricsWriter
-    checkpointing: Checkpointing
-    outputs: RunOutputs
-    folder: RunFolder
+    def __init__(
+        self,
+        status: RunStatus,
+        metrics_writer: MetricsWriter,
+        checkpointing: Checkpointing,
+        outputs: RunOutputs,
+        folder: RunFolder,
+        note: Callable[[], str] = str,
+    ):
+        """Keep the records; what `note` returns is printed after the first update's line."""
+        self._status, self._metrics_writer = status, metrics_writer
+        self.checkpointing, self._outputs, self._folder = checkpointing, outputs, folder
+        self._note = note
+        self._looking = threading.Lock()
+        self.lost = ""  # what happened to the run's folder, if it is not there any more
 
     @classmethod
     def make(
-        cls, status: RunStatus, folder: RunFolder, outputs: RunOutputs, made_of: dict[str, Any]
-    ) -> "Records":
-        """Return the records of a run in its folder; `made_of` is that of the agent."""
+        cls,
+        status: RunStatus,
+        folder: RunFolder,
+        outputs: RunOutputs,
+        made_of: dict[str, Any],
+        note: Callable[[], str],
+    ) -> "RecordKeeper":
+        """Return the keeper of a run's records in its folder; `made_of` is that of the agent."""
         config, variables = status.config, status.learner.algorithm.variables
         keep, most = config.keep_checkpoints, config.checkpoint_max_gb * 1e9
         checkpoints = Checkpoints(folder.path, variables, keep, most, status.say)
@@ -58,43 +74,27 @@ class Records(NamedTuple):
         about = CheckpointInfo(status.group.size, settings, made_of, versions)
         checkpointing = Checkpointing(status, checkpoints, about, outputs.event_hook)
         writer = MetricsWriter(folder.path, status.say, outputs.tracked)
-        return cls(writer, checkpointing, outputs, folder)
+        return cls(status, writer, checkpointing, outputs, folder, note)
 
-    def add_measured(self, status: RunStatus, measured: dict[str, float]) -> None:
+    def add_measured(self, measured: dict[str, float]) -> None:
         """Write the teachers' mean returns, which were measured before the first update."""
-        learner, seconds = status.learner, round(status.seconds, 3)
+        learner, seconds = self._status.learner, round(self._status.seconds, 3)
         counts = {"frames": learner.frames, "steps": learner.steps, "updates": learner.updates}
-        self.metrics_writer.write(counts | {"seconds": seconds} | measured)
+        self._metrics_writer.write(counts | {"seconds": seconds} | measured)
         # A replay that was reloaded is in no checkpoint before the learners save their own states:
         # until then the run begins anew.
-        if not (learner.updates or status.config.reload_replay):
+        if not (learner.updates or self._status.config.reload_replay):
             self.checkpointing.save_start()
 
-
-class RecordKeeper:
-    """Rank 0's records while it trains; if the run's folder is lost, they continue in another."""
-
-    def __init__(
-        self,
-        status: RunStatus,
-        records: Records,
-        first_unroll: FirstUnroll,
-        note: Callable[[], str] = str,
-    ):
-        """Keep the records; what `note` returns is printed after the first update's line."""
-        self._status, self._records, self._first_unroll = status, records, first_unroll
-        self._rows = RowWriter(status, records.metrics_writer, note)
-        self._stalls = StallReports(status, first_unroll, records.outputs.event_hook)
-        self._looking = threading.Lock()
-        self.lost = ""  # what happened to the run's folder, if it is not there any more
-
-    def begin(self) -> None:
+    def begin(self, first_unroll: FirstUnroll) -> None:
         """Begin before the first update."""
         status = self._status
         settings = dataclasses.asdict(status.config) | {"num_learners": status.group.size}
-        self._records.metrics_writer.write_settings(settings, status.learner.frames)
-        self._rows.begin()
-        self._records.checkpointing.begin()
+        self._metrics_writer.write_settings(settings, status.learner.frames)
+        self._first_unroll = first_unroll
+        self._rows = RowWriter(status, self._metrics_writer, self._note)
+        self._stalls = StallReports(status, first_unroll, self._outputs.event_hook)
+        self.checkpointing.begin()
 
     def look(self, now: float) -> None:
         """Write what is due."""
@@ -102,7 +102,7 @@ class RecordKeeper:
         self._rows.look(now)
         self._first_unroll.say_due_line()
         self._stalls.look(now)
-        self._records.checkpointing.look(now, self._records.folder.path)
+        self.checkpointing.look(now, self._folder.path)
 
     def end(self, reason: str) -> dict[str, Any]:
         """Write the last row, which says why the training has ended, and return it.
@@ -113,7 +113,7 @@ class RecordKeeper:
         self.find_new_folder()
         row = self._rows.write(ended=reason)
         if learner.failure is None and not learner.is_alive():
-            self._records.checkpointing.end()
+            self.checkpointing.end()
         return row
 
     def find_new_folder(self) -> str:
@@ -121,11 +121,11 @@ class RecordKeeper:
 
         It is also called when all learners save their own states, in the training thread.
         """
-        records, folder = self._records, self._records.folder
+        folder = self._folder
         with self._looking:
             if not self.lost and (reason := _why_lost(folder)):
                 path = folder.begin_beside()
-                for writer in (records.outputs, records.metrics_writer, records.checkpointing):
+                for writer in (self._outputs, self._metrics_writer, self.checkpointing):
                     writer.move(path)
                 self.lost = f"{reason} during the run"
                 self._status.say(
@@ -148,12 +148,11 @@ def _why_lost(folder: RunFolder) -> str:
 class LearnerMonitor:
     """The start, the watch over, and the end of one learner's training."""
 
-    def __init__(self, status: RunStatus, records: Records | None, note: Callable[[], str] = str):
-        """Watch the learner of this status; rank 0 prints `note()` after the first update."""
-        self.status, self._learner, self._records = status, status.learner, records
+    def __init__(self, status: RunStatus, keeper: RecordKeeper | None):
+        """Watch the learner of this status; rank 0 has a keeper."""
+        self.status, self._learner, self._keeper = status, status.learner, keeper
         self.finished = ""  # why a resumed run has nothing left to do
         self._beat, self._first_unroll = WorkBeat(status), FirstUnroll(status)
-        self._keeper = records and RecordKeeper(status, records, self._first_unroll, note)
 
     def resume(self) -> bool:
         """Load rank 0's newest checkpoint on all learners; return whether the run has one.
@@ -163,10 +162,10 @@ class LearnerMonitor:
         """
         learner, status = self._learner, self.status
         about, started_from, mismatch = None, None, ""
-        if self._records:
+        if self._keeper:
             try:
-                about = self._records.checkpointing.restore()
-                started_from = self._records.checkpointing.started_from
+                about = self._keeper.checkpointing.restore()
+                started_from = self._keeper.checkpointing.started_from
             except BadCheckpoint as error:
                 mismatch = str(error)
         restored = status.group.gather((about, started_from, mismatch), "resume")[0]
@@ -207,9 +206,10 @@ class LearnerMonitor:
     @property
     def why_unsaved(self) -> str:
         """Why the last checkpoint is not in the run's own folder, as far as this learner saves."""
-        if self._records and not self._records.checkpointing.saved:
-            return "the last checkpoint could not be written"
-        return self._keeper.lost if self._keeper else ""
+        if not self._keeper:
+            return ""
+        saved = self._keeper.checkpointing.saved
+        return self._keeper.lost if saved else "the last checkpoint could not be written"
 
     def run(self, meanwhile: Callable[[], None]) -> dict[str, Any]:
         """Watch until training ends; return the last row of metrics.
@@ -250,9 +250,9 @@ class LearnerMonitor:
         self.status.begin_time()
         self.status.aggregator.start(learner.frames, learner.steps, learner.updates)
         if self._keeper:
-            self._keeper.begin()
+            self._keeper.begin(self._first_unroll)
         if learner.own_state:
-            keeps = self._records.checkpointing if self._records else None
+            keeps = self._keeper.checkpointing if self._keeper else None
             find_new_folder = self._keeper.find_new_folder if self._keeper else str
             learner.save_own_state = JointSaves(learner, keeps, find_new_folder).save
 

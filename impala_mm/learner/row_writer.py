@@ -98,10 +98,6 @@ class RowWriter:
         self._verdict = ""  # of the last row with an update; it and the ETA hold until the next one
         self._said: tuple[str, bool] = ("", False)  # of the last line on the bottleneck
         self._divergence = Divergence()
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin with training, which may go on after some updates."""
         self._began, self._updates = time.monotonic(), self._status.learner.updates
         self._first_line_due = True  # until the first update has been printed
         self._row, self._line = Interval(_ROW_SECONDS), Interval(_LINE_SECONDS)

@@ -3,6 +3,7 @@
 `jobs.learner` imports this once TensorFlow is loaded, and runs the learner that it returns.
 """
 
+import functools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from impala_mm.distributed.group import VariablesDiffer
 from impala_mm.learner import flag_conflicts, phases, serving
 from impala_mm.learner.learner import Learner, RunLimits
 from impala_mm.learner.learner_reports import SilentLearners
-from impala_mm.learner.monitor import LearnerMonitor, Records
+from impala_mm.learner.monitor import LearnerMonitor, RecordKeeper
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.sources.choice import make_sources
@@ -79,15 +80,16 @@ def build_learner(start: Start) -> tuple[LearnerMonitor, Learner]:
     )
     silent = SilentLearners(start.addresses, group.rank, token)
     status = RunStatus(learner, agent.levels, say, silent)
-    records = Records.make(status, folder, start.outputs, agent.made_of) if folder else None
-    monitor = LearnerMonitor(
-        status, records, lambda: flag_reads.note_unread(start.config, agent.flags_read)
-    )
+    keeper: RecordKeeper | None = None
+    if folder:
+        unread = functools.partial(flag_reads.note_unread, start.config, agent.flags_read)
+        keeper = RecordKeeper.make(status, folder, start.outputs, agent.made_of, unread)
+    monitor = LearnerMonitor(status, keeper)
     is_new = not monitor.resume()
     if not monitor.finished:
         phase = phases.Phases(agent, config, group, run, start.tools, say)
-        if (measured := phase.begin_teachers(is_new)) and records:
-            records.add_measured(status, measured)
+        if (measured := phase.begin_teachers(is_new)) and keeper:
+            keeper.add_measured(measured)
         if sources.phased:
             phase.begin_data(sources.phased, learner.offline_left, learner.updates)
     if folder and (note := _record_start(start, config, learner.frames)):

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import registry
 from impala_mm.config import auto, flags
+from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.settings import Config, UpdateThreads
 from impala_mm.distributed.group import LearnerGroup
 from impala_mm.environments import from_flags
@@ -37,7 +37,7 @@ def find_levels_and_device(config: Config) -> tuple[dict[str, EnvironmentSpec], 
     device = devices.find_device("device", config.device, here.local_rank)
     levels = from_flags.level_specs(config)
     spec, gpu = next(iter(levels.values())), bool(tf.config.get_visible_devices("GPU"))
-    if auto.needs_one_thread(config, spec.observation, gpu, config.algorithm in registry.BUILT_IN):
+    if auto.needs_one_thread(config, spec.observation, gpu, config.algorithm in BUILT_IN):
         # TensorFlow refuses if a level has already computed with it.
         with contextlib.suppress(RuntimeError):
             threads = config.update_threads if here.size == 1 else UpdateThreads()

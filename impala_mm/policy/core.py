@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms import agent, contract, registry
+from impala_mm.algorithms import agent, contract
 from impala_mm.algorithms.interface import PolicyOutput, Role, defines
 from impala_mm.algorithms.parts import networks
 from impala_mm.config import auto, command_line, flag_values, user_modules
@@ -53,7 +53,7 @@ class PolicyCore:
         with blaming_settings(about.settings):
             self._make(about, level_name, spec, changes, path)
         self.load(path, about)
-        self._act = tf.function(registry.evaluated_act(self.algorithm), autograph=False)
+        self._act = tf.function(contract.evaluated_act(self.algorithm), autograph=False)
         judge = functools.partial(contract.judge, self.algorithm)
         self._judge = tf.function(judge, autograph=False)
         value_of = self.algorithm.value_of if defines(self.algorithm.value_of) else None

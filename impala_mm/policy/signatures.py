@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms import contract, registry
+from impala_mm.algorithms import contract
 from impala_mm.data.trajectory import Entry, leaf_names
 from impala_mm.environments import from_flags
 from impala_mm.environments.make import action_names
@@ -58,7 +58,7 @@ def act(policy: PolicyCore, explores: bool = True) -> Signature:
     environment, not those of the policy.
     """
     algorithm, state, spec = policy.algorithm, policy.initial_state(1), policy.spec
-    choose = registry.evaluated_act(algorithm)
+    choose = contract.evaluated_act(algorithm)
     actions, number = spec.actions, tf.TensorSpec([], tf.float32)
     read = {  # nests of specs without B, by name
         "observation": spec.observation,

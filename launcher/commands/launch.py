@@ -48,7 +48,7 @@ def launch(run: Run, request: Request) -> int:
         with contextlib.ExitStack() as connections:
             folder = str(request.logdir) if request.experiment.logdir else ""
             with names.reserve(run.name, is_requested, folder, say, taken) as free_run:
-                hosts = Hosts(free_run.name, targets, request.settings)
+                hosts = Hosts(free_run.name, targets, request.ssh_settings)
                 followed = FollowedRun(
                     free_run, hosts, config, workers, request.experiment.log_max_mb
                 )

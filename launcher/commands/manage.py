@@ -52,7 +52,7 @@ def connected(
     """
     record, config = require_record(run), request.launcher
     csv = config.workers_csv_path if "workers_csv_path" in request.given else ""
-    hosts = Hosts(run.name, connect.targets_of(record, csv), request.settings)
+    hosts = Hosts(run.name, connect.targets_of(record, csv), request.ssh_settings)
     hosts.connect(_say_on_stderr, record.pythons)
     followed = FollowedRun(run, hosts, config, workers, request.experiment.log_max_mb, say)
     try:
@@ -172,7 +172,7 @@ def show_status(run: Run, request: Request) -> int:
         if not request.launcher.json:
             if record.targets and not unseen:  # the connected frontend opens those on other hosts
                 (run.folder / WINDOWS_REQUEST).touch(mode=0o600)
-            here = ConnectedRun(run, Hosts(run.name, {}, request.settings))
+            here = ConnectedRun(run, Hosts(run.name, {}, request.ssh_settings))
             (followed or here).open_windows()
         status.show_status(run, request.launcher.json)
     return 0

@@ -477,7 +477,7 @@ class Controller:
         others = [row for row in self._rows if host_id_of(row) and host_id_of(row) in host_ids]
         if not others:
             return found
-        hosts = Hosts("experiment", find_targets(others), self._request.settings)
+        hosts = Hosts("experiment", find_targets(others), self._request.ssh_settings)
         try:
             pythons = connect.candidate_pythons(others, self._request.launcher.deploy)
             lost = hosts.connect(lambda _: None, pythons)

@@ -22,7 +22,8 @@ from launcher.hosts.remote_node import (
     OperationFailed,
     RemoteNode,
 )
-from launcher.hosts.ssh_config import Settings, Target
+from launcher.hosts.ssh_config import Target
+from launcher.plan.settings import SshSettings
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import tmux
 from launcher.supervise.callbacks import Say
@@ -34,7 +35,7 @@ from launcher.supervise.run_registry import Run
 class Hosts:
     """All machines of one run."""
 
-    def __init__(self, name: str, targets: Mapping[str, Target], settings: Settings):
+    def __init__(self, name: str, targets: Mapping[str, Target], settings: SshSettings):
         """Prepare the run `name`; `targets`: how to connect to hosts other than this machine."""
         self._name = name
         self.local_node = LocalNode(Run(name), run_libtmux)

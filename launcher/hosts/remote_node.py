@@ -15,8 +15,9 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from launcher.hosts import agent_bundle
-from launcher.hosts.ssh_config import HostUnavailable, Route, Settings, Target, find_route
+from launcher.hosts.ssh_config import HostUnavailable, Route, Target, find_route
 from launcher.plan import project
+from launcher.plan.settings import SshSettings
 from launcher.supervise.agent_main import READY_LINE
 from launcher.supervise.callbacks import OnLine
 from launcher.supervise.errors import LauncherError
@@ -55,7 +56,7 @@ class HostListener(Protocol):
 class RemoteNode:
     """Another host of a run, with its connection."""
 
-    def __init__(self, host_id: str, target: Target, settings: Settings, pythons: list[str]):
+    def __init__(self, host_id: str, target: Target, settings: SshSettings, pythons: list[str]):
         """Prepare a host; `pythons`: Python programs that it may have, the best first."""
         self.host_id = host_id
         self._target, self._settings, self._pythons = target, settings, pythons

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.plan.settings import SshSettings
 from launcher.supervise.errors import LauncherError
 
 _SECONDS = 10.0  # for a TCP connection if ConnectTimeout is not set, and for `ssh -G`
@@ -49,14 +50,6 @@ class Target(NamedTuple):
         return f"Target{tuple(shown)}"
 
 
-class Settings(NamedTuple):
-    """The frontend's SSH flags, which hold for all hosts."""
-
-    config: str = ""  # path of an SSH configuration; empty: the user's and the system's
-    accept_new_hosts: bool = False
-    accept_keys: tuple[str, ...] = ()  # fingerprints of keys that a new host may show
-
-
 class Route(NamedTuple):
     """The route to a host, complete."""
 
@@ -89,7 +82,7 @@ class Route(NamedTuple):
 
 def find_route(
     target: Target,
-    settings: Settings,
+    settings: SshSettings,
     hops: Sequence[str] = (),
     passed_hops: tuple[str, ...] = (),
 ) -> Route:
@@ -140,7 +133,7 @@ def find_route(
 
 
 def _find_jump(
-    host: str, hops: Sequence[str], settings: Settings, passed_hops: tuple[str, ...]
+    host: str, hops: Sequence[str], settings: SshSettings, passed_hops: tuple[str, ...]
 ) -> Route:
     """Return the route to the last of the hops, by those before it."""
     *earlier_hops, hop = hops

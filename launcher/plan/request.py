@@ -11,10 +11,9 @@ from impala_mm.config.environment_flags import EVERY_FRAME, is_atari
 from impala_mm.config.flags import format_value
 from impala_mm.config.messages import escape, program
 from impala_mm.config.settings import Config
-from launcher.hosts.ssh_config import Settings
 from launcher.plan import hosts_from, project
 from launcher.plan.process_plan import is_secret
-from launcher.plan.settings import LauncherConfig
+from launcher.plan.settings import LauncherConfig, SshSettings
 from launcher.plan.workers_csv import ANY_LEARNER, Worker, read
 from launcher.supervise.errors import LauncherError
 
@@ -53,7 +52,7 @@ class Request:
         return Path(self.experiment.logdir or "runs/NEW").absolute()
 
     @property
-    def settings(self) -> Settings:
+    def ssh_settings(self) -> SshSettings:
         """The settings of SSH. Raises UserError if a flag is no fingerprint."""
         config = self.launcher
         for text in config.ssh_accept_key:
@@ -62,7 +61,7 @@ class Request:
                     f"--ssh_accept_key={text}: write the fingerprint of a host's key as "
                     f"`ssh-keygen -lf` prints it: SHA256: and 43 letters"
                 )
-        return Settings(config.ssh_config, config.ssh_accept_new_hosts, config.ssh_accept_key)
+        return SshSettings(config.ssh_config, config.ssh_accept_new_hosts, config.ssh_accept_key)
 
 
 def check_flags(request: Request) -> None:

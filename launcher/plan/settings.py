@@ -1,7 +1,7 @@
 """The frontend's own settings; the experiment's are in impala_mm.config."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from impala_mm.config.flags import flag, with_flag
 
@@ -241,3 +241,11 @@ class LauncherConfig:
         text="Add and remove actors of a running run, so that they match the changed CSV. With "
              "deploy, hosts that lack the project receive it first.")
     # fmt: on
+
+
+class SshSettings(NamedTuple):
+    """The frontend's SSH flags, which hold for all hosts."""
+
+    config: str = ""  # path of an SSH configuration; empty: the user's and the system's
+    accept_new_hosts: bool = False
+    accept_keys: tuple[str, ...] = ()  # fingerprints of keys that a new host may show

@@ -12,15 +12,14 @@ _CALL = """
 import json, sys
 from pathlib import Path
 from launcher.hosts.deploy import deploy_project
-from launcher.plan.settings import LauncherConfig
+from launcher.plan.settings import LauncherConfig, SshSettings
 from launcher.plan.workers_csv import read
 from launcher.hosts.hosts import Hosts, find_targets
 from launcher.follow.connect import candidate_pythons
-from launcher.hosts.ssh_config import Settings
 config = LauncherConfig(deploy=True, wheelhouse=sys.argv[1])
 sources = {name: Path(path) for name, path in json.loads(sys.argv[2]).items()}
 rows, _ = read("/root/workers.csv")
-hosts = Hosts("impala", find_targets(rows), Settings("", False))
+hosts = Hosts("impala", find_targets(rows), SshSettings("", False))
 print("unreached", json.dumps(hosts.connect(print, candidate_pythons(rows, True))))
 print("failed", json.dumps(deploy_project(hosts, rows, config, print, sources)), flush=True)
 hosts.close()

@@ -6,8 +6,8 @@ import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms.make import make_algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
 from impala_mm.data.trajectory import Batch, UnrollCodec
@@ -20,7 +20,7 @@ from impala_mm.environments.make import level_spec
 def make(config):
     """Return the algorithm of a learner with this configuration."""
     tf.random.set_seed(config.seed)
-    return registry.make_algorithm(config, level_spec(config.level_name))
+    return make_algorithm(config, level_spec(config.level_name))
 
 
 def made(algorithm, level, spec=lambda spec: spec, group=None, role=Role.LEARNER, **settings):
@@ -28,7 +28,7 @@ def made(algorithm, level, spec=lambda spec: spec, group=None, role=Role.LEARNER
     config = Config.of_algorithm(algorithm)(algorithm=algorithm, level_name=level, **settings)
     tf.random.set_seed(1)
     (environment,) = map(spec, from_flags.level_specs(config).values())
-    learns = registry.make_algorithm(config, environment, role)
+    learns = make_algorithm(config, environment, role)
     return learns, gradients.GradientReducer(group or SingleLearner(), config)
 
 

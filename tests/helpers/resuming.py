@@ -14,9 +14,9 @@ import tensorflow as tf
 from processes import free_port
 
 from impala_mm.actor.actor import UnrollPlayer
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.impala import settings as impala_settings
 from impala_mm.algorithms.interface import defines
+from impala_mm.algorithms.make import make_algorithm
 from impala_mm.algorithms.q_learning import settings as q_settings
 from impala_mm.algorithms.q_policy import settings as sac_settings
 from impala_mm.data.trajectory import Batch, UnrollCodec
@@ -25,7 +25,7 @@ from impala_mm.distributed import group
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import Learner, RunLimits
-from impala_mm.learner.monitor import LearnerMonitor, Records
+from impala_mm.learner.monitor import LearnerMonitor, RecordKeeper
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.sources.batch_source import QueueSource
@@ -108,17 +108,17 @@ def train(kind, logdir, updates, contents, say=print, pause=0.0):
     checkpoints = Checkpoints(logdir, algorithm.variables, keep=2)
     about = CheckpointInfo(1, {}, {}, {})
     status = RunStatus(learner, {config.level_name: level_spec(config.level_name)}, say)
-    keeper = Checkpointing(status, checkpoints, about, events)
+    saves = Checkpointing(status, checkpoints, about, events)
     here = SimpleNamespace(path=logdir, why_lost=str)  # without a lock: one process resumes it
     outputs = RunOutputs(say, events, None)
-    records = Records(MetricsWriter(logdir, say), keeper, outputs, here)
-    watch = LearnerMonitor(status, records)
+    keeper = RecordKeeper(status, MetricsWriter(logdir, say), saves, outputs, here)
+    watch = LearnerMonitor(status, keeper)
     watch.resume()
     return learner, watch
 
 
 def _algorithm(kind):
-    return registry.make_algorithm(CONFIGS[kind], level_spec(CONFIGS[kind].level_name))
+    return make_algorithm(CONFIGS[kind], level_spec(CONFIGS[kind].level_name))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ import pytest
 from ssh_servers import SSHD, Obedient, Sshd, key
 
 from launcher.hosts import connection
-from launcher.hosts.ssh_config import Settings, Target, find_route
+from launcher.hosts.ssh_config import Target, find_route
+from launcher.plan.settings import SshSettings
 
 STRANGE = 'it\'s "a" pass wörd; $(x) \\'
 needs_sshd = pytest.mark.skipif(not SSHD, reason="sshd is missing: install openssh-server")
@@ -20,7 +21,7 @@ class User:
 
     def __init__(self, folder):
         self.folder, self.known, self.config = folder, folder / "known hosts", folder / "config"
-        self.settings = Settings(str(self.config))
+        self.settings = SshSettings(str(self.config))
         self.wants()
         self._ends = []
 

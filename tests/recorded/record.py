@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms import agent, registry
+from impala_mm.algorithms import agent, contract
 from impala_mm.algorithms.interface import Context, PolicyOutput, defines
 from impala_mm.algorithms.parts import action_policies
 from impala_mm.config import auto
@@ -308,7 +308,7 @@ def _answers(made: Any, case: Case, batch: Batch, wide: InFloat64) -> Iterator[t
     greedily = tf.zeros(len(batch.weight))
     asked: dict[str, Callable[[], Any]] = {"judge": lambda: made.judge(entry, start)}
     if not case.flags.get("noisy"):  # its noise is TensorFlow's own
-        asked["act"] = lambda: registry.evaluated_act(made)(entry, start, greedily)
+        asked["act"] = lambda: contract.evaluated_act(made)(entry, start, greedily)
     if len(unrolls.first) == made.unroll.length + made.unroll.overlap:
         asked["judge_unroll"] = lambda: made.judge_unroll(unrolls, start)
         if defines(first := made.first_priorities):

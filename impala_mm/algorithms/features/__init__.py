@@ -1,6 +1,6 @@
 """Optional parts of learning, one module each, which algorithms call by the seam in `feature`.
 
-`algorithms.registry` makes those that the flags ask for. No algorithm imports this package.
+`algorithms.make` makes those that the flags ask for. No algorithm imports this package.
 """
 
 from impala_mm.algorithms.feature import Feature, Features

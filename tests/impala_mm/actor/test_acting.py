@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from impala_mm.actor.acting import Act
 from impala_mm.actor.actor import UnrollPlayer
-from impala_mm.algorithms import registry
+from impala_mm.algorithms.make import make_algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.action_parts import Box, Discrete, MultiBinary, MultiDiscrete
@@ -39,7 +39,7 @@ def _algorithm(observation, actions, masked=False, agent_name="MLPAgent", **sett
     spec = EnvironmentSpec("level", observation, actions, 1, None, masks=masks)
     kind = Config.of_algorithm(settings.get("algorithm", "impala"))
     config = kind(level_name="catch", agent_name=agent_name, precision="float32", **settings)
-    return registry.make_algorithm(config, spec)
+    return make_algorithm(config, spec)
 
 
 def _entries(algorithm, random):

@@ -6,7 +6,7 @@ import remotely
 import tensorflow as tf
 
 from impala_mm.actor.actor import UnrollPlayer
-from impala_mm.algorithms import registry
+from impala_mm.algorithms import contract
 from impala_mm.algorithms.interface import EnvironmentNumber, entry_spec
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.environments.make import level_spec, make_environments
@@ -68,7 +68,7 @@ def test_a_learner_that_infers_gives_each_environment_its_number():
 
 @pytest.mark.parametrize("algorithm", [Numbered(), remotely.Random("catch", LENGTH)])
 def test_outside_of_a_run_every_environment_is_number_0_of_1(algorithm):
-    act = registry.evaluated_act(algorithm)
+    act = contract.evaluated_act(algorithm)
     first, nothing = tf.constant([True] * 3), tf.zeros([3])
     _, _, extras = act(Entry(None, nothing, None, None, None, first, None), (), nothing)
     if isinstance(algorithm, Numbered):

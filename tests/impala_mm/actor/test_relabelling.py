@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from impala_mm.actor.actor import UnrollPlayer, run
 from impala_mm.actor.learner_link import UnrollBatch, label
 from impala_mm.actor.policy_puller import PolicyVersion
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import Features
 from impala_mm.algorithms.features.hindsight import Hindsight, Relabeller
 from impala_mm.algorithms.interface import Role
+from impala_mm.algorithms.make import make_algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
 from impala_mm.data.variables import ParameterLayout
@@ -155,7 +155,7 @@ BIT_FLIP = "sandbox.bit_flip:BitFlip-v0"
 def _student(algorithm, **own):
     own |= {"her_ratio": 3, "her_window": 6, "mlp_sizes": "8", "unroll_length": 4}
     config = Config.of_algorithm(algorithm)(algorithm=algorithm, level_name=BIT_FLIP, **own)
-    return registry.make_algorithm(config, level_spec(BIT_FLIP), Role.ACTOR)
+    return make_algorithm(config, level_spec(BIT_FLIP), Role.ACTOR)
 
 
 def test_unrolls_that_waited_are_sent_under_the_run_and_version_that_played_them():

@@ -16,7 +16,7 @@ from impala_mm.distributed import group
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import Learner, RunLimits
-from impala_mm.learner.monitor import LearnerMonitor, Records
+from impala_mm.learner.monitor import LearnerMonitor, RecordKeeper
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.learner.sources.batch_source import BatchSource
 from impala_mm.learner.train_step import UpdateProfiler
@@ -82,11 +82,11 @@ def _train(entries, exponent, folder):
     checkpoints = Checkpoints(folder, algorithm.variables, keep=3)
     events, about = EventHook("", folder, say), CheckpointInfo(1, {}, {}, {})
     status = RunStatus(learner, {"catch": spec}, say)
-    keeper = Checkpointing(status, checkpoints, about, events)
+    saves = Checkpointing(status, checkpoints, about, events)
     here = SimpleNamespace(path=folder, why_lost=str)  # without a lock: one process resumes it
     outputs = RunOutputs(say, events, None)
-    records = Records(MetricsWriter(folder, say), keeper, outputs, here)
-    watch = LearnerMonitor(status, records)
+    keeper = RecordKeeper(status, MetricsWriter(folder, say), saves, outputs, here)
+    watch = LearnerMonitor(status, keeper)
     return source, watch.run(lambda: None)
 
 

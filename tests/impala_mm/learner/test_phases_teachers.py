@@ -15,7 +15,7 @@ from impala_mm.algorithms.q_learning import settings as q_learning_settings
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.types import MeasuredScores, ReferenceScores
 from impala_mm.learner import phases, resume
-from impala_mm.learner.monitor import Records
+from impala_mm.learner.monitor import RecordKeeper
 from impala_mm.records.checkpoint import Mismatch
 
 TEACHER = types.SimpleNamespace(name="x", notes=["it was trained on Pong"], worth=0.0)
@@ -92,12 +92,12 @@ def test_a_checkpoint_before_the_first_update_would_lack_a_replay_that_was_reloa
     """A run that is killed before its first update has the replay again only if it begins anew."""
     saved = []
     writer = types.SimpleNamespace(write=lambda row: None)
-    keeper = types.SimpleNamespace(save_start=lambda: saved.append(1))
-    records = Records(writer, keeper, None, None)
+    saves = types.SimpleNamespace(save_start=lambda: saved.append(1))
     config = dataclasses.replace(_distillation().config, reload_replay=reloads)
     learner = types.SimpleNamespace(frames=0, steps=0, updates=0)
     status = types.SimpleNamespace(config=config, learner=learner, seconds=1.0)
-    records.add_measured(status, {"teacher_return": 1.0})
+    keeper = RecordKeeper(status, writer, saves, None, None)
+    keeper.add_measured({"teacher_return": 1.0})
     assert len(saved) == (not reloads)
 
 

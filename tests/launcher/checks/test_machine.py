@@ -10,9 +10,8 @@ from impala_mm.config.registry import Registry
 from launcher.checks import machine, preflight
 from launcher.checks.check import Check, PlannedRun, Scope, failed, passed
 from launcher.hosts.hosts import Hosts
-from launcher.hosts.ssh_config import Settings
 from launcher.plan.host_environment import local_installation
-from launcher.plan.settings import LauncherConfig
+from launcher.plan.settings import LauncherConfig, SshSettings
 from launcher.plan.workers_csv import Worker
 from launcher.supervise import programs
 
@@ -28,7 +27,7 @@ def host(monkeypatch, tmp_path):
             workers=rows,
             processes=[],
             installation_of=lambda row: local_installation(row, ""),
-            hosts=Hosts("checked", {}, Settings()),
+            hosts=Hosts("checked", {}, SshSettings()),
             unreached={},
             config=LauncherConfig(setup=setup),
             flags={"bind_address": bind_address},

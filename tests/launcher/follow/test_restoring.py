@@ -12,9 +12,10 @@ from launcher.follow.followed_run import FollowedRun
 from launcher.follow.recovery import Recovery
 from launcher.hosts.hosts import Hosts
 from launcher.hosts.remote_node import OperationFailed
-from launcher.hosts.ssh_config import Settings, Target
+from launcher.hosts.ssh_config import Target
 from launcher.plan import process_plan
 from launcher.plan.process_plan import PlanError
+from launcher.plan.settings import SshSettings
 from launcher.plan.workers_csv import Worker
 from launcher.supervise.json_files import write_json
 from launcher.supervise.run_registry import ProcessEntry, Record, Run, boot_id
@@ -69,7 +70,7 @@ class Far:
         for name in names:
             (self.run.folder / name).mkdir()
             self.report(name, "running")
-        hosts = Hosts("impala", {host_id: Target(host_id) for host_id in HOSTS}, Settings())
+        hosts = Hosts("impala", {host_id: Target(host_id) for host_id in HOSTS}, SshSettings())
         hosts.remote_nodes = {host_id: Node(self, host_id) for host_id in HOSTS}
         self.followed = FollowedRun(self.run, hosts, workers=rows, say=self.said.append)
         self.followed.mirror = SimpleNamespace(on_connected=self.connected.append)

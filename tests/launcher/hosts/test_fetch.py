@@ -100,8 +100,9 @@ _PUSH = f"""
 from pathlib import Path
 from launcher.hosts.fetch import push_folder
 from launcher.hosts.hosts import Hosts
-from launcher.hosts.ssh_config import Settings, Target
-hosts = Hosts("impala", {{"learner2": Target("learner2", "", "", "", "")}}, Settings("", False))
+from launcher.hosts.ssh_config import Target
+from launcher.plan.settings import SshSettings
+hosts = Hosts("impala", {{"learner2": Target("learner2", "", "", "", "")}}, SshSettings("", False))
 assert not hosts.connect(print, {{host_id: [{sys.executable!r}] for host_id in hosts.targets}})
 done = push_folder(hosts, "learner2", Path("/root/run"), "/root/there/run", print)
 print(done.bytes, done.files, done.checkpoints)

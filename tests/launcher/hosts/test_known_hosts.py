@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from ssh_user import connect, needs_sshd, says
 
-from launcher.hosts.ssh_config import HostUnavailable, Settings, Target
+from launcher.hosts.ssh_config import HostUnavailable, Target
 from launcher.plan.request import Request, UserError
-from launcher.plan.settings import LauncherConfig
+from launcher.plan.settings import LauncherConfig, SshSettings
 
 pytestmark = needs_sshd
 
@@ -39,12 +39,12 @@ def test_an_unknown_host_is_refused_until_the_key_that_was_shown_is_accepted(ssh
     server.end()
     other = ssh_user.sshd(name="other", lets_in=[path], port=server.port)  # it took its place
     ssh_user.known.unlink()
-    accepting = _request(ssh_user, shown, f"SHA256:{'x' * 43}").settings
+    accepting = _request(ssh_user, shown, f"SHA256:{'x' * 43}").ssh_settings
     said = ssh_user.is_refused(HostUnavailable, other, path, settings=accepting)
     now = _fingerprint(other.keys["ed25519"])
     assert f"its ssh-ed25519 key is {now}, which --ssh_accept_key does not name" in said
     assert not ssh_user.known.exists()
-    accepting = _request(ssh_user, now).settings
+    accepting = _request(ssh_user, now).ssh_settings
     assert says(ssh_user.enters(other, path, settings=accepting)) == "hello"
     assert ssh_user.known.read_text() == other.known(), "exactly this key is known from now on"
     ssh_user.enters(other, path)
@@ -53,14 +53,14 @@ def test_an_unknown_host_is_refused_until_the_key_that_was_shown_is_accepted(ssh
 def test_a_key_to_accept_must_be_a_fingerprint(ssh_user):
     for text in ("SHA256:abc", "x" * 43, "MD5:00:11", f"SHA256:{'x' * 43}="):
         with pytest.raises(UserError, match=f"^--ssh_accept_key={text}: write the fingerprint"):
-            _ = _request(ssh_user, text).settings
+            _ = _request(ssh_user, text).ssh_settings
 
 
 def test_a_new_host_is_trusted_at_first_use_if_that_is_wanted(ssh_user):
     path = ssh_user.key()
     server = ssh_user.sshd(lets_in=[path])
     ssh_user.known.unlink()
-    ssh_user.enters(server, path, settings=Settings(str(ssh_user.config), accept_new_hosts=True))
+    ssh_user.enters(server, path, settings=SshSettings(str(ssh_user.config), accept_new_hosts=True))
     assert ssh_user.known.read_text() == server.known()
     assert stat.S_IMODE(ssh_user.known.stat().st_mode) == 0o600
     ssh_user.enters(server, path)
@@ -73,7 +73,7 @@ def test_another_key_than_before_is_refused_even_if_new_hosts_are_accepted(ssh_u
     server = ssh_user.sshd(lets_in=[path])
     old = Path(f"{ssh_user.key('old')}.pub").read_text()
     ssh_user.known.write_text(f"# mine\n[127.0.0.1]:{server.port} {old}")
-    trusting = Settings(str(ssh_user.config), accept_new_hosts=True)
+    trusting = SshSettings(str(ssh_user.config), accept_new_hosts=True)
     for settings in (ssh_user.settings, trusting):
         said = ssh_user.is_refused(HostUnavailable, server, path, settings=settings)
         assert "shows another key than before, ssh-ed25519 SHA256:" in said
@@ -142,7 +142,7 @@ def test_an_alias_and_several_files_of_known_hosts(ssh_user):
     shown = _fingerprint(server.keys["ed25519"])
     with pytest.raises(HostUnavailable, match=f"--ssh_accept_key={re.escape(shown)} accepts it"):
         connect(target, ssh_user.settings)
-    connect(target, _request(ssh_user, shown).settings).close()
+    connect(target, _request(ssh_user, shown).ssh_settings).close()
     assert (ssh_user.folder / "none").read_text() == server.known(name="the-one")
     (ssh_user.folder / "none").unlink()
     second.write_text(server.known(name="the-one"))

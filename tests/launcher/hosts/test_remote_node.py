@@ -14,21 +14,22 @@ from supervising import until
 
 from launcher.hosts import remote_node
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed, RemoteNode
-from launcher.hosts.ssh_config import Settings, Target
+from launcher.hosts.ssh_config import Target
+from launcher.plan.settings import SshSettings
 from launcher.supervise import procfs
 
 
 def test_without_paramiko_the_command_that_installs_it_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "paramiko", None)
     monkeypatch.delitem(sys.modules, "launcher.hosts.connection", raising=False)
-    node = RemoteNode("10.9.9.9", Target("10.9.9.9"), Settings("", False), ["python3"])
+    node = RemoteNode("10.9.9.9", Target("10.9.9.9"), SshSettings("", False), ["python3"])
     with pytest.raises(HostUnavailable, match=r"paramiko, .*is missing: make setup LEARNERS=all"):
         node.connect("impala")
 
 
 def test_a_host_is_tried_again_whatever_this_machine_lacked(monkeypatch):
     monkeypatch.setattr(remote_node, "_PAUSE_SECONDS", 0.01)
-    node = RemoteNode("10.9.9.9", Target("10.9.9.9"), Settings("", False), [])
+    node = RemoteNode("10.9.9.9", Target("10.9.9.9"), SshSettings("", False), [])
     connected, errors = threading.Event(), []
     tries = iter([OSError(errno.EMFILE, os.strerror(errno.EMFILE)), RuntimeError("no thread"), 0])
 

@@ -8,7 +8,8 @@ import pytest
 from ssh_user import needs_sshd
 
 from launcher.hosts import ssh_config
-from launcher.hosts.ssh_config import HostUnavailable, Settings, Target, find_route
+from launcher.hosts.ssh_config import HostUnavailable, Target, find_route
+from launcher.plan.settings import SshSettings
 
 pytestmark = needs_sshd
 
@@ -49,7 +50,7 @@ def test_the_route_is_the_configurations_unless_the_csv_differs(ssh_user, monkey
     assert one.display_name == "gpu1 (10.9.8.7:2222)"
     assert find_route(Target("gpu1", ssh_key_path="~/k"), ssh_user.settings).key_path == f"{home}/k"
     with pytest.raises(HostUnavailable, match=rf"SSH configuration.* {home}/no-such-file"):
-        find_route(Target("gpu1"), Settings("~/no-such-file"))
+        find_route(Target("gpu1"), SshSettings("~/no-such-file"))
     told = Target("gpu1", 44, "me", "secret", "/a/key")
     told_route = find_route(told, ssh_user.settings)
     assert told_route[:5] == ("gpu1", "10.9.8.7", 44, "me", "/a/key")
@@ -57,7 +58,7 @@ def test_the_route_is_the_configurations_unless_the_csv_differs(ssh_user, monkey
     two = find_route(Target("gpu2", ssh_username="me"), ssh_user.settings)
     assert two.proxy_command == "~/carry gpu2 22 me", "its shell expands ~"
     assert (two.accept_new, two.family, two.display_name) == (True, socket.AF_INET, "gpu2")
-    assert find_route(Target("x"), Settings(str(ssh_user.config), True)).accept_new
+    assert find_route(Target("x"), SshSettings(str(ssh_user.config), True)).accept_new
     assert "secret" not in f"{told} {told!r} {told_route}"
 
 
@@ -68,7 +69,7 @@ def test_a_configuration_that_cannot_be_read_is_reported(ssh_user):
         (ssh_user.folder / "no", "No such"),
     ):
         with pytest.raises(HostUnavailable, match=rf"^gpu1: the SSH configuration .*{word}"):
-            find_route(Target("gpu1"), Settings(str(path)))
+            find_route(Target("gpu1"), SshSettings(str(path)))
 
 
 def test_without_ssh_hosts_are_reached_as_without_a_configuration(ssh_user, monkeypatch):
@@ -76,16 +77,16 @@ def test_without_ssh_hosts_are_reached_as_without_a_configuration(ssh_user, monk
     configurations = [f"{ssh_user.folder}/none"]
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(ssh_config, "_CONFIG_FILES", configurations)
-    route = find_route(Target("gpu1", 44), Settings())
+    route = find_route(Target("gpu1", 44), SshSettings())
     assert route[:4] == ("gpu1", "gpu1", 44, account.pw_name)
-    assert find_route(Target("gpu1", ssh_username="me"), Settings())[:4] == (
+    assert find_route(Target("gpu1", ssh_username="me"), SshSettings())[:4] == (
         *("gpu1", "gpu1", 22, "me"),
     )
     assert f"{account.pw_dir}/.ssh/id_ed25519" in route.identity_files
     assert f"{account.pw_dir}/.ssh/known_hosts" in route.known_hosts
     why = r"^gpu1: the SSH configuration {} cannot be used: .* install OpenSSH's client$"
     with pytest.raises(HostUnavailable, match=why.format(ssh_user.folder / "no")):
-        find_route(Target("gpu1"), Settings(str(ssh_user.folder / "no")))
+        find_route(Target("gpu1"), SshSettings(str(ssh_user.folder / "no")))
     configurations.append(str(ssh_user.config))
     with pytest.raises(HostUnavailable, match=why.format(ssh_user.config)):
-        find_route(Target("gpu1"), Settings())
+        find_route(Target("gpu1"), SshSettings())

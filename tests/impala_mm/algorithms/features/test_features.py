@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import contract, registry
+from impala_mm.algorithms import contract
 from impala_mm.algorithms.feature import Feature, Features
 from impala_mm.algorithms.interface import Algorithm, Context, Setup
+from impala_mm.algorithms.make import make_algorithm
 from impala_mm.config import auto
 from impala_mm.config.algorithm_settings import place_of
 from impala_mm.config.settings import Config
@@ -108,9 +109,9 @@ def test_features_that_the_flags_ask_for_and_an_algorithm_does_not_take_are_refu
     monkeypatch.chdir(tmp_path)
     kind = Config.of_algorithm("wraps_ppo")
     given = {"algorithm": "wraps_ppo", "level_name": "catch"}
-    registry.make_algorithm(kind(**given), level_spec("catch"))
+    make_algorithm(kind(**given), level_spec("catch"))
     with pytest.raises(SystemExit):
-        registry.make_algorithm(kind(**given, kl_mu_pi_cost=0.1), level_spec("catch"))
+        make_algorithm(kind(**given, kl_mu_pi_cost=0.1), level_spec("catch"))
     said = capsys.readouterr().err
     assert "ToBehaviour" in said
     assert "features" in said

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import Features
 from impala_mm.algorithms.feature_settings import DISTILLED
 from impala_mm.algorithms.features import recorded_actions, teacher
 from impala_mm.algorithms.features.teacher import Taught
 from impala_mm.algorithms.interface import Role
+from impala_mm.algorithms.make import make_algorithm
 from impala_mm.algorithms.parts import masking
 from impala_mm.algorithms.q_learning import player
 from impala_mm.algorithms.q_learning.settings import DQNSettings
@@ -250,5 +250,5 @@ def test_the_cost_is_the_published_one_unless_it_is_given(flags, cost):
 def test_a_student_of_recorded_actions_alone_says_that_it_stops_learning(flags, stops):
     given = {"td_cost": 0.0, "offline_updates": 3, "teacher_data": "x"} | flags
     config = DQNSettings(algorithm="dqn", level_name="catch", **given)
-    algorithm = registry.make_algorithm(config, level_spec("catch"))
+    algorithm = make_algorithm(config, level_spec("catch"))
     assert ("after --offline_updates=3 the network only plays" in algorithm.note) == stops

@@ -7,8 +7,8 @@ import tensorflow as tf
 from impala_by_numpy import impala_loss
 
 from impala_mm.actor.actor import UnrollPlayer
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.impala import algorithm as impala
+from impala_mm.algorithms.make import make_algorithm
 from impala_mm.algorithms.parts import action_policies, masking
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
@@ -112,5 +112,5 @@ def test_an_algorithm_that_reads_no_masks_is_refused(monkeypatch):
         UnsuitableActions,
         match=r"^acting:Doors-v0 offers masks .* give its class the attribute masks = True",
     ):
-        registry.make_algorithm(Config(), spec)
-    assert registry.make_algorithm(Config(), spec._replace(masks=()))
+        make_algorithm(Config(), spec)
+    assert make_algorithm(Config(), spec._replace(masks=()))

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.feature import Features, mean
 from impala_mm.algorithms.features.recorded_actions import BehaviourCloning
 from impala_mm.algorithms.features.teacher import Distillation, Taught
 from impala_mm.algorithms.impala.settings import ImpalaSettings
 from impala_mm.algorithms.interface import Context
+from impala_mm.algorithms.make import make_algorithm
 from impala_mm.algorithms.parts import distributions, offline_policy
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
@@ -149,7 +149,7 @@ def test_teachers_read_the_frames_before_an_unroll_which_the_network_stacks(agen
     image = tf.TensorSpec([size, size, 1], tf.uint8)
     spec = EnvironmentSpec("small", image, ActionSpec(Discrete(A)), 1, None, frame_stack=4)
     config = ImpalaSettings(teacher="x", unroll_length=T, batch_size=B, agent_name=agent)
-    algorithm = registry.make_algorithm(config, spec)
+    algorithm = make_algorithm(config, spec)
     algorithm.features.get(Distillation).begin([reader := _Reader()], 4)
     random = np.random.default_rng(0)
     images = random.integers(0, 256, [3 + T + 1, B, size, size, 1], np.uint8)
@@ -184,7 +184,7 @@ def test_updates_clone_the_recorded_actions_and_learn_their_returns(name, flags)
         teacher_data="x",
         **flags,
     )
-    algorithm = registry.make_algorithm(config, spec)
+    algorithm = make_algorithm(config, spec)
     random = np.random.default_rng(0)
     columns = 8
     observation = random.random([T + 1, columns, *spec.observation.shape]).astype(np.float32)

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from recorded_catch import record_catch
 
-from impala_mm.algorithms import registry
 from impala_mm.algorithms.impala.settings import ImpalaSettings
+from impala_mm.algorithms.make import make_algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.make import level_spec
@@ -27,7 +27,7 @@ def recorded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("games")
     about = record_catch(folder, 4, 8)
     config = ImpalaSettings(level_name="catch", unroll_length=LENGTH)
-    algorithm = registry.make_algorithm(config, level_spec("catch"))
+    algorithm = make_algorithm(config, level_spec("catch"))
     return algorithm, RecordedGames([folder], about, algorithm.unroll, print)
 
 
@@ -71,7 +71,7 @@ def test_an_unroll_begins_with_the_frames_before_it(tmp_path):
     """So its first steps count, too, and none has frames of another game."""
     about = record_catch(tmp_path, 4, 8)
     config = Config.of_algorithm("dqn")(level_name="catch", unroll_length=4, n_steps=2)
-    student = registry.make_algorithm(config, level_spec("catch")._replace(frame_stack=3))
+    student = make_algorithm(config, level_spec("catch")._replace(frame_stack=3))
     earlier = entries_before(student, 3)
     assert earlier == 2
     games = RecordedGames([tmp_path], about, student.unroll, print, earlier)

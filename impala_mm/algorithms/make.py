@@ -1,4 +1,8 @@
-"""Algorithms by name: those of this package, and modules that users write."""
+"""Makes the algorithm that --algorithm names, with its features, and checks one of the user's.
+
+`config.algorithm_settings` says where algorithms are. Every process makes its own by
+`agent.make_agent`, which calls this.
+"""
 
 import dataclasses
 import inspect
@@ -6,18 +10,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 import nets
-from impala_mm.algorithms import contract, features, flag_reads
-from impala_mm.algorithms.interface import Algorithm, EnvironmentNumber, Role, Setup, defines
+from impala_mm.algorithms import features, flag_reads
+from impala_mm.algorithms.interface import Algorithm, Role, Setup, defines
 from impala_mm.config import algorithm_settings, auto, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.messages import describe_error
 from impala_mm.config.settings import Config
 from impala_mm.data import variable_names
-from impala_mm.data.trajectory import Entry, UnrollSpec
+from impala_mm.data.trajectory import UnrollSpec
 from impala_mm.data.variables import Variables
 from impala_mm.environments.actions import UnsuitableActions
 from impala_mm.environments.types import EnvironmentSpec
@@ -67,16 +69,6 @@ def _discount_per_step(config: Config, environment: EnvironmentSpec) -> float:
     """Return the discount of a step; with --discount_per_frame, of all the frames that it takes."""
     frames = environment.action_repeats if config.discount_per_frame else 1
     return config.discounting**frames
-
-
-def evaluated_act(algorithm: Algorithm) -> Callable[[Entry, Any, tf.Tensor], tuple[Any, Any, Any]]:
-    """Return the `act` of an algorithm for environments outside of a run: each is number 0 of 1."""
-
-    def act(entry: Entry, core_state: Any, exploration: tf.Tensor) -> tuple[Any, Any, Any]:
-        number = EnvironmentNumber.outside_of_a_run(entry.first)
-        return contract.act(algorithm, entry, core_state, exploration, number)
-
-    return act
 
 
 def _make(

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
-from impala_mm.algorithms import agent, registry
+from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import Role
+from impala_mm.algorithms.make import make_algorithm
 from impala_mm.config.settings import Config
 from impala_mm.environments.make import level_spec
 from impala_mm.records import saved_variables
@@ -109,7 +110,7 @@ def test_what_is_wrong_with_a_users_module_is_one_sentence_after_their_own_frame
 def test_make_gets_the_setup_if_it_takes_one(module, parameters, passed, role):
     module(USERS.format(parameters, passed, "a", "b"))
     config = Config(algorithm="own_one")
-    registry.make_algorithm(config, level_spec("catch"), Role.EVALUATOR)
+    make_algorithm(config, level_spec("catch"), Role.EVALUATOR)
     assert sys.modules["own_one"].got == [role]
 
 
@@ -131,10 +132,10 @@ def test_rounds_that_the_settings_of_a_users_algorithm_do_not_have_are_refused(m
             sys.modules.pop(name, None)
         config = Config.of_algorithm("own_one")(level_name="catch", algorithm="own_one")
         if not is_refused:
-            assert registry.make_algorithm(config, level_spec("catch")).rounds
+            assert make_algorithm(config, level_spec("catch")).rounds
             continue
         with pytest.raises(SystemExit):
-            registry.make_algorithm(config, level_spec("catch"))
+            make_algorithm(config, level_spec("catch"))
         assert "makes an algorithm with rounds = True, and its Settings have rounds = False" in (
             capsys.readouterr().err
         )
