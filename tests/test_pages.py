@@ -14,6 +14,7 @@ from pages import Reader, blocks
 from processes import ROOT, needs_horovod, run
 from rows import read_rows
 
+from impala_mm import console
 from impala_mm.config.settings import Config
 from launcher.plan.workers_csv import COLUMNS
 
@@ -124,6 +125,13 @@ def test_flags_in_pages_exist():
             assert inline <= options, f"{page}: {inline - options}"
             found |= named | inline
     assert len(found) > 200
+
+
+def test_commands_of_the_package_in_pages_exist():
+    known = set(re.findall(r"^impala-mm ([a-z-]+)", console.__doc__, re.MULTILINE))
+    for page in PAGES:
+        named = set(re.findall(r"\bimpala-mm ([a-z][a-z-]*)", (ROOT / page).read_text()))
+        assert named <= known, f"{page}: {named - known}"
 
 
 def test_every_page_is_in_the_sites_navigation():

@@ -206,7 +206,8 @@ class Algorithm:
         as a teacher. They have the algorithm's own length and overlap, but all extras are 0, and
         keys are -1. `start` is `initial_state`: what the network remembers begins with the unroll.
         No unroll is fresh, and `context` is that of the beginning: 0 frames, and no mean return, so
-        that a teacher's cost does not fall. The priorities are ignored.
+        that a teacher's cost does not fall. In a run without actors it counts these updates in
+        place of frames, by which learning rates fall. The priorities are ignored.
 
         With --teacher_data_share, such unrolls are also in the batches of `update`, as the last
         ones, if the algorithm's settings say that it `learns_from_any_policy`.

@@ -117,11 +117,12 @@ def _of_few_actors(config: Config, learners: int, actors: int) -> Iterator[str]:
     if config.rounds:
         num_envs = None if config.num_envs == flags.AUTO else config.num_envs
         yield from _of_rounds(config, learners, actors, num_envs, is_local=True)
-    if config.inference == "learner" and 0 < actors < learners:
-        yield (
-            f"--inference=learner: {actors} actors cannot feed {learners} learners, since each "
-            f"stays with its own: --num_actors={learners} or more"
-        )
+    for name, value in (("inference", "learner"), ("learner_assignment", "fixed")):
+        if getattr(config, name) == value and 0 < actors < learners:
+            yield (
+                f"--{name}={value}: {actors} actors cannot feed {learners} learners, since each "
+                f"stays with its own: --num_actors={learners} or more"
+            )
 
 
 def _of_rounds(

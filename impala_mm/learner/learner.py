@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from impala_mm.algorithms.features.teacher import ends_offline
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.episodes import ReportedEpisodes
@@ -47,8 +48,8 @@ class RunLimits:
         if not config.total_environment_frames and math.isinf(config.stop_at_return):
             self.episode_return = math.inf if reward_threshold is None else reward_threshold
         self.seconds = config.max_seconds  # counted from the first unroll of each start
-        ends_offline = phases.ends_offline(config)
-        self.offline_updates = phases.planned_updates(config) if ends_offline else math.inf
+        ends = ends_offline(config)
+        self.offline_updates = phases.planned_updates(config) if ends else math.inf
 
     def why_reached(self, frames: float, episode_return: float, offline_updates: int) -> str:
         """Return why a run ends that has reached this; empty if it goes on."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from impala_mm.algorithms import feature_settings
 from impala_mm.algorithms.agent import Agent
-from impala_mm.algorithms.features.teacher import UNKNOWN, Distillation, Returns
+from impala_mm.algorithms.features.teacher import UNKNOWN, Distillation, Returns, ends_offline
 from impala_mm.algorithms.interface import Algorithm, PolicyLoader, defines, entry_spec
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
@@ -41,7 +41,7 @@ from impala_mm.learner.sources.recorded import (
 )
 from impala_mm.replay.data_set import About, BadData, unroll_spec
 from impala_mm.replay.recorded_games import RecordedGames
-from impala_mm.runtime import heartbeat, starter
+from impala_mm.runtime import heartbeat
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.timing import Interval, format_duration
 
@@ -262,12 +262,6 @@ class Phases:
 def planned_updates(config: Config) -> int:
     """Return the number of updates from recorded games with which a run begins."""
     return getattr(config, "offline_updates", 0)
-
-
-def ends_offline(config: Config) -> bool:
-    """Return whether a run ends after these updates: it has no actors."""
-    has_none = config.num_actors == 0 or starter.has_no_actors()
-    return has_none and planned_updates(config) > 0
 
 
 def why_unsuitable(config: Config, algorithm: Algorithm) -> str:

@@ -27,6 +27,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.gradients import GradientReducer
 from impala_mm.environments.types import EnvironmentSpec
+from impala_mm.runtime import starter
 
 UNKNOWN = float("-inf")  # in place of a mean return
 
@@ -85,6 +86,12 @@ def has_frames(first: tf.Tensor, frame_stack: int) -> tf.Tensor:
     begun = tf.cumsum(tf.cast(first, tf.int32)) > 0
     missing = tf.range(tf.shape(first)[0])[:, tf.newaxis] < frame_stack - 1
     return begun | ~missing
+
+
+def ends_offline(config: Config) -> bool:
+    """Return whether a run ends after its updates from recorded games: it has no actors."""
+    has_none = config.num_actors == 0 or starter.has_no_actors()
+    return has_none and getattr(config, "offline_updates", 0) > 0
 
 
 def last_frame(config: TeacherSettings, context: Context) -> tf.Tensor:
@@ -166,6 +173,8 @@ class Distillation(Feature):
     def _scheduled(self, context: Context) -> tf.Tensor:
         """Return the share of the cost at this progress, float32 [], if it has not been 0 yet."""
         config, last = self.config, last_frame(self.config, context)
+        if ends_offline(config):  # the progress is that of the updates, and there are no frames
+            return tf.ones([])
         if config.teacher_method == "constant":
             last = tf.float32.max if config.teacher_frames == AUTO else last
             return tf.where(context.frames < last, 1.0, 0.0)

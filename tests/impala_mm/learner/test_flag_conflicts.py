@@ -46,13 +46,14 @@ def test_an_actor_lacks_the_flags_that_are_for_learners_only():
         flag_conflicts.refuse_before_loading(Config(job_name="learner", **flags), 1)
 
 
-def test_where_learners_infer_each_needs_an_actor_unless_actors_join_later(capsys):
+@pytest.mark.parametrize("stay", [("inference", "learner"), ("learner_assignment", "fixed")])
+def test_where_actors_stay_each_learner_needs_one_unless_actors_join_later(stay, capsys):
     for actors in (0, 3):
-        config = Config(inference="learner", num_learners=3, num_actors=actors)
+        config = Config(**dict([stay]), num_learners=3, num_actors=actors)
         flag_conflicts.refuse_before_loading(config, 3)
     with pytest.raises(SystemExit):
-        flag_conflicts.refuse_before_loading(Config(inference="learner", num_actors=2), 3)
-    assert "--inference=learner: 2 actors cannot feed 3 learners" in capsys.readouterr().err
+        flag_conflicts.refuse_before_loading(Config(**dict([stay]), num_actors=2), 3)
+    assert f"--{'='.join(stay)}: 2 actors cannot feed 3 learners" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

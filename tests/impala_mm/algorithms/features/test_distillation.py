@@ -26,6 +26,7 @@ from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.records import checkpoint, run_checkpoints, saved_variables
+from impala_mm.runtime import starter
 from tests.helpers.regularised import Regularised
 
 ACTIONS = ActionSpec(Discrete(4))
@@ -175,6 +176,17 @@ def test_a_kickstarting_cost_does_not_rise_again_when_a_run_is_to_last_longer():
         for frames, end in ((0.0, 1000.0), (400.0, 1000.0), (400.0, 2000.0), (900.0, 2000.0))
     ]
     assert costs[0] > costs[1] == costs[2] > costs[3] > 0
+
+
+@pytest.mark.parametrize("method", ["kickstarting", "qdagger", "constant"])
+def test_the_cost_stays_in_a_run_that_only_learns_from_recorded_games(method, monkeypatch):
+    config = _Settings(teacher="x", teacher_method=method, teacher_frames=50, offline_updates=100)
+    for alone, plays in ((dataclasses.replace(config, num_actors=0), ""), (config, "0")):
+        monkeypatch.setenv(starter.ACTORS_VARIABLE, plays)
+        made = Distillation(alone)
+        made.begin([None], 1)
+        assert float(made.begin_update(_context(99.0, 100.0))["teacher_cost"]) == 1
+        assert not made.is_over()
 
 
 def test_returns_of_the_flags_count_more_than_those_of_the_checkpoint():
