@@ -74,7 +74,7 @@ class CheckpointTester:
             try:
                 if not self._due(path):
                     return False
-                return self._test(path, checkpoint.describe(path))
+                return self._test(path, checkpoint.read_intact(path))
             except (Damaged, Mismatch) as error:
                 if mark == _fingerprint(path):  # else it was deleted or rewritten in the meantime
                     self._bad.add(mark)

@@ -104,7 +104,7 @@ class Checkpointing:
             self._write_snapshot()
         status, mean_return = self._status, self._status.aggregator.mean_return()
         if self._learner.updates == self._newest.updates and not math.isnan(mean_return):
-            self._checkpoints.describe_newest(
+            self._checkpoints.change_newest(
                 seconds=status.seconds,
                 episode_return=mean_return,
             )

@@ -87,20 +87,20 @@ def find(path: str | Path, best: bool = False) -> tuple[Path, CheckpointInfo]:
     if missing := why_missing(path):
         raise Missing(missing)
     if (path / "about.json").exists():
-        return path, describe(path)
+        return path, read_intact(path)
     found = of_run(path)
     order = sorted(found, key=_mean_return) if best else found
     reasons = []
     for each in reversed(order):
         try:
-            return each, describe(each)
+            return each, read_intact(each)
         except Damaged as error:
             reasons.append(str(error))
     raise Damaged(f"no checkpoint of {path} is intact: {reasons[0]}")
 
 
-def describe(path: Path) -> CheckpointInfo:
-    """Return an intact checkpoint's description, with the paths that a moved run has now.
+def read_intact(path: Path) -> CheckpointInfo:
+    """Return a verified description, with the paths that a moved run has now.
 
     Raises Damaged if it is not intact.
     """

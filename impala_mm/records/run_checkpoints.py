@@ -75,7 +75,7 @@ class Checkpoints:
         self._prune()
         return final
 
-    def describe_newest(self, **numbers: float) -> None:
+    def change_newest(self, **numbers: float) -> None:
         """Write other numbers into the description of the newest checkpoint."""
         for path in all_in(self._folder)[-1:]:
             with contextlib.suppress(OSError, ValueError):
