@@ -88,7 +88,7 @@ def take_wins(observations: np.ndarray) -> np.ndarray:
 
 
 def show_threats(game: Any) -> Any:
-    """Return PettingZoo's Connect Four, with the planes of `threats` and `forks` behind the pieces."""
+    """Return PettingZoo's Connect Four; planes of threats and forks follow those of pieces."""
     from pettingzoo.utils import BaseWrapper  # noqa: PLC0415 - the rest needs NumPy alone
 
     class ShowThreats(BaseWrapper):
