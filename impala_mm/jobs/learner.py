@@ -205,12 +205,15 @@ def _train(
         return 1
     except phases.Stopped:
         code = _report_stop(folder, config, group, say, ending)
+        event_hook.call("end", "stopped before the first update")
     except setup.FAILURES as error:
         code = 2 if isinstance(error, UserMistake) else code
         _report_failure(
             error, say, f"; {_resume_hint(config, folder)}" if code == 1 else "", folder
         )
-        event_hook.call("nan" if isinstance(error, NotFinite) else "end", f"error: {error}")
+        if isinstance(error, NotFinite):
+            event_hook.call("nan", f"error: {error}")
+        event_hook.call("end", f"error: {error}")
         group.gather(None, "said")
     group.leave()
     return code
