@@ -121,8 +121,8 @@ class TrainingSettings:
     no_reward_steps: int = flag(
         0, group="Environment", least=0,
         text="Atari only: consecutive steps without a reward after which a game is truncated and "
-             "a new one starts. 0: never. Tests and evaluators do not take the run's number: unset, "
-             "theirs is 1,000 with deterministic, otherwise 0.")
+             "a new one starts. 0: never. Tests and evaluators do not take the run's number: "
+             "unset, theirs is 1,000 with deterministic, otherwise 0.")
     full_action_space: bool = flag(
         False, group="Environment",
         text="Atari only: use all 18 actions instead of those that have an effect in the game.")
