@@ -15,7 +15,7 @@ class Curiosity(Feature):
         for module in (self.predictor, self.target):
             module(tf.zeros([1, size]))  # creates its variables
         self.trained = list(self.predictor.trainable_variables)
-        self.carried = list(self.target.trainable_variables)
+        self.carried = self.weights = list(self.target.trainable_variables)
 
     def errors(self, observation):
         """Return the errors of the predictions [T, N]."""

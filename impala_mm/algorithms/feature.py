@@ -79,8 +79,10 @@ class Student(NamedTuple):
     as_learnt: Callable[[tf.Tensor], tf.Tensor] = tf.identity
     # Of a student with values of actions: its policy at a temperature.
     softmax: Callable[[float], Distribution] | None = None
-    fresh: tf.Tensor | None = None  # bool [N]: the columns that are new; None: all
-    recorded: tf.Tensor | None = None  # bool [T, N]: the columns of recorded games; None: none
+    # Of IMPALA, bool [N]: the columns that are new; None: all, or not known.
+    fresh: tf.Tensor | None = None
+    # Of DQN and R2D2, bool [T, N]: the columns of recorded games; None: none, or not known.
+    recorded: tf.Tensor | None = None
     trusted: tf.Tensor | None = None  # bool [T, N]: the steps in a trust region; None: all
     # Numbers of copies of a batch that the columns are, one after the other: terms are their means.
     copies: int = 1
@@ -170,6 +172,7 @@ class Feature:
     # itself are at place 0.
     place = 1
     carried: Sequence[tf.Variable] = ()  # those that neither act nor say how far a schedule is
+    weights: Sequence[tf.Variable] = ()  # of the carried ones, see `Variables.weights`
     schedules: Sequence[tf.Variable] = ()  # see `Variables.schedules`
     guides: Sequence[tf.Variable] = ()  # schedules that actors receive, too
     trained: Sequence[tf.Variable] = ()  # by gradients of the loss, with the algorithm's own
@@ -292,10 +295,12 @@ class Features:
         guides = [v for feature in self._features for v in feature.guides]
         schedules = [v for feature in self._features for v in feature.schedules] + guides
         carried = [v for feature in self._features for v in feature.carried]
+        weights = [v for feature in self._features for v in feature.weights]
         return own._replace(
             trained=[*own.trained, *self.trained],
             carried=[*own.carried, *carried, *schedules],
             acting=[*own.acting, *guides],
+            weights=[*(own.weights or ()), *weights],
             schedules=[*own.schedules, *schedules],
         )
 

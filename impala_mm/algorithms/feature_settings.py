@@ -165,8 +165,8 @@ class TeacherSettings(Config):
     teacher_data_share: float = flag(
         0.0, group=_GROUP, learner_only=True, least=0, most=0.99,
         text="Share of recorded games in each update while actors play, for algorithms with a "
-             "replay: unrolls, or steps of SAC, TD3, MPO and IQL, beside those of batch_size. They "
-             "are never replaced, and are drawn uniformly. 0: none.")
+             "replay: unrolls beside those of batch_size, for SAC, TD3, MPO and IQL steps beside "
+             "those of minibatch_steps. They are never replaced, and are drawn uniformly. 0: none.")
     teacher_steps: int = flag(
         50_000, group=_GROUP, learner_only=True, least=1,
         only_with=RECORDED_GAMES & with_flag("teacher") & without_flag("teacher_data"),
@@ -223,8 +223,8 @@ class TeacherSettings(Config):
              "best action counts.")
     teacher_margin: float = flag(
         1.0, group=_GROUP, learner_only=True, least=0, only_with=_MARGIN,
-        text="With distill=margin, by how much the value of the teacher's action is to exceed "
-             "those of all others.")
+        text="With distill=margin or margin_cost, by how much the value of the teacher's, or of "
+             "the recorded, action is to exceed those of all others, after value_rescaling.")
     teacher_actions: str = flag(
         "", group=_GROUP, learner_only=True, parse=action_numbers, needs=_TEACHER,
         text="Order of the teacher's actions, if it differs: for each action of the student the "
@@ -237,8 +237,8 @@ class TeacherSettings(Config):
     random_return: float = flag(
         -math.inf, group=_GROUP, learner_only=True, only_with=_RETURNS,
         text="Mean return of a random policy, for teacher_method=qdagger and dqfd. -inf: the "
-             "published one for a single game of Atari; for other levels, and for several, random "
-             "actions play teacher_episodes games of each at the start of the run.")
+             "published one for a single level of Atari or DMLab; for others, and for several, "
+             "random actions play teacher_episodes games of each at the start of the run.")
     teacher_episodes: int = flag(
         32, group=_GROUP, learner_only=True, least=1, only_with=_RETURNS,
         text="Games, for each level, over which the mean returns of teacher and random actions "
@@ -248,7 +248,8 @@ class TeacherSettings(Config):
         text="Steps at the start of an episode in which the teacher acts in place of the student "
              "(jump-start RL), for IMPALA and algorithms with a replay: a number drawn uniformly "
              "from 1 to this one, which falls linearly to 0 until teacher_frames. Actors need the "
-             "teacher then, too. 0: it does not act.")
+             "teacher then, too. Mean returns, also those of stop_at_return and of the best "
+             "checkpoint, include its steps. 0: it does not act.")
     guide_share: float = flag(
         0.0, group=_GROUP, least=0, most=1, needs=_TEACHER,
         text="Share of an episode's later steps in which the teacher acts; it falls likewise.")
@@ -456,7 +457,8 @@ class NoveltySettings(Config):
     rnd_discounting: float = flag(
         0.99, group="Novelty", learner_only=True, least=0, most=1,
         only_with=with_flag("rnd_weight"),
-        text="Discount of RND's rewards per step. Their returns go on over the ends of episodes.")
+        text="Discount of RND's rewards per step; their lambda is gae_lambda. Their returns go on "
+             "over the ends of episodes.")
     rnd_share: float = flag(
         0.25, group="Novelty", learner_only=True, least=1e-3, most=1,
         only_with=with_flag("rnd_weight"),

@@ -241,8 +241,9 @@ class TrainingSettings:
              "reward's.")
     huber_delta: float = flag(
         float("inf"), group="Algorithm", least=1e-6,
-        text="Error of the baseline, in the unit of value_normalization, beyond which it counts "
-             "linearly instead of squared (Huber's loss). inf: never.")
+        text="Error of the baseline, in the unit of value_normalization, or of the values of dqn, "
+             "r2d2 and pqn, beyond which it counts linearly instead of squared (Huber's loss). "
+             "inf: never.")
     loss_reduction: str = flag(
         "sum", group="Algorithm", choices=("sum", "mean"),
         text="How the losses of the steps in a learner's batch are combined. sum: added up, the "

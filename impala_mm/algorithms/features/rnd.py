@@ -78,13 +78,10 @@ class RandomDistillation(Feature):
         parts = [tf.zeros([1, *shape]) for shape in self._shapes]
         for network in (self._target, self._predictor):  # creates their variables
             network(parts)
-        self.carried = [
-            *self._target.trainable_variables,
-            *self._seen.variables,
-            *self._returns.variables,
-            self._reached,
-            self._drawn,
-        ]
+        # What the predictor has learnt means nothing without these.
+        moments = [*self._seen.variables, *self._returns.variables]
+        self.weights = [*self._target.trainable_variables, *moments]
+        self.carried = [*self.weights, self._reached, self._drawn]
 
     def attach(self, host: Host) -> None:
         """Make the value head for what the policy's head reads."""

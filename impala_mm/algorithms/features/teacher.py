@@ -95,7 +95,12 @@ def ends_offline(config: Config) -> bool:
 
 
 def last_frame(config: TeacherSettings, context: Context) -> tf.Tensor:
-    """Return the frames at which teaching ends, by --teacher_frames."""
+    """Return the frames at which teaching ends, by --teacher_frames; infinity if nobody plays.
+
+    Without actors, the progress is that of updates, and there are no frames.
+    """
+    if ends_offline(config):
+        return tf.constant(float("inf"))
     end = config.teacher_frames
     return context.total / 2 if end == AUTO else tf.constant(end, tf.float32)
 
@@ -173,8 +178,6 @@ class Distillation(Feature):
     def _scheduled(self, context: Context) -> tf.Tensor:
         """Return the share of the cost at this progress, float32 [], if it has not been 0 yet."""
         config, last = self.config, last_frame(self.config, context)
-        if ends_offline(config):  # the progress is that of the updates, and there are no frames
-            return tf.ones([])
         if config.teacher_method == "constant":
             last = tf.float32.max if config.teacher_frames == AUTO else last
             return tf.where(context.frames < last, 1.0, 0.0)

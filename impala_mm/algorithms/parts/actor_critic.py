@@ -228,7 +228,8 @@ class ActorCritic(Algorithm):
         read = self._normaliser.read(batch.unrolls)
         level = self._levels(batch.unrolls)
         _, values, _ = self._unroll(read, batch.start, level)
-        goals = offline_policy.goals(read, batch.weight, values, config.discounting)
+        learnt = read._replace(reward=read.reward + begun.bonus)
+        goals = offline_policy.goals(learnt, batch.weight, values, config.discounting)
         self._unit.see_targets(goals.targets, goals.live, exchange, level)
 
         def loss() -> offline_policy.OfflineLosses:

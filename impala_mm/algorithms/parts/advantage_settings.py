@@ -2,10 +2,11 @@
 
 import dataclasses
 
-from impala_mm.config.flags import flag, with_flag
+from impala_mm.config.flags import Condition, flag, with_flag
 from impala_mm.config.settings import Config
 
 GROUP = "Advantages"
+_GAE = with_flag("advantages", "gae")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,9 @@ class AdvantageSettings(Config):
              "played. n_step: returns of n_steps steps.")
     gae_lambda: float = flag(
         0.95, group=GROUP, learner_only=True, least=0, most=1,
-        only_with=with_flag("advantages", "gae"),
+        only_with=Condition(  # RND reads it with any
+            _GAE.words, lambda c: "" if getattr(c, "rnd_weight", 0) else _GAE.why_idle(c)
+        ),
         text="Lambda of the generalised advantages. At 1 they are the returns up to the end of "
              "the unroll, at 0 the errors of single steps.")
     n_steps: int = flag(

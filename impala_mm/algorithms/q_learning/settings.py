@@ -77,8 +77,8 @@ class ActionValueSettings(TeacherSettings):
         False, group=GROUP, kept_by="weights",
         text="Explore by noise, of a size that is trained, in the weights of all fully connected "
              "layers (NoisyNet), except that of IQN's levels, instead of random actions. Each "
-             "environment has noise of its own, drawn again at every step; an update has the same "
-             "for its whole batch. Tests and evaluation have none.")
+             "environment has noise of its own, drawn again at every step; each step of the "
+             "optimizer has the same for all it reads. Tests and evaluation have none.")
     noisy_scale: float = flag(
         0.5, group=GROUP, learner_only=True, least=0, only_with=with_flag("noisy"),
         text="Size of the noise at the start, with noisy: its deviation is this number divided by "
@@ -191,7 +191,7 @@ class QLearningSettings(ActionValueSettings, ShiftSettings, HindsightSettings):
         1, group=GROUP, least=1,
         text="Number of rewards in a target before it uses the target network's value. Fewer where "
              "the episode ends: no value follows a termination, and the value of the episode's "
-             "last observation follows a truncation.")
+             "last observation follows a truncation. R2D2: fewer at the end of the unroll, too.")
     double_q: bool = flag(
         True, group=GROUP, learner_only=True,
         text="Double Q-learning: the network chooses the action whose value the target network "

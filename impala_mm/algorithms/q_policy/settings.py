@@ -15,7 +15,6 @@ from impala_mm.config.flags import (
     flag,
     whole_numbers,
     with_flag,
-    with_number,
     without_flag,
 )
 from impala_mm.config.settings import Config, UpdateThreads
@@ -77,7 +76,8 @@ class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
         text="Newest steps that each learner replays.")
     random_steps: int = flag(
         5_000, group=_GROUP, learner_only=True, least=0,
-        text="Steps of each learner's environments before its first update, with random actions.")
+        text="Steps of each learner's environments before its first update, with random actions, "
+             "unless the policy was trained before (offline_updates, mode=train_from).")
     num_critics: int = flag(
         2, group=_GROUP, least=1, most=100,
         text="Q-networks.")
@@ -87,8 +87,8 @@ class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
              "step draws others.")
     policy_value: str = flag(
         "least", group=_GROUP, choices=("least", "mean", "first"),
-        text="Value of an action that the policy learns from: the least one of all Q-networks, "
-             "their mean, or that of the first one.")
+        text="Value of an action that the policy learns from (IQL's always from the least one): "
+             "the least one of all Q-networks, their mean, or that of the first one.")
     critic_dropout: float = flag(
         0.0, group=_GROUP, least=0, most=0.9,
         text="Share of the Q-networks' units that are left out in training, others each time. "
@@ -247,7 +247,7 @@ class TD3Settings(QPolicySettings):
         0.2, group=_TD3, learner_only=True, least=0,
         text="Deviation of the noise in the actions whose values are goals.")
     smoothing_limit: float = flag(
-        0.5, group=_TD3, learner_only=True, least=0, only_with=with_number("smoothing"),
+        0.5, group=_TD3, learner_only=True, least=0, only_with=with_flag("smoothing"),
         text="Largest number of that noise.")
     cloning: float = flag(
         0.0, group=_TD3, learner_only=True, least=0,
@@ -329,6 +329,8 @@ class MPOSettings(QPolicySettings):
 class IQLSettings(QPolicySettings):
     """The settings of a process of IQL."""
 
+    ignored: ClassVar[frozenset[str]] = QPolicySettings.ignored | {"goal_critics"}
+
     box_policy: str = default(Config, "box_policy", "normal")
     critic_rate: float = default(QPolicySettings, "critic_rate", 0.0003)
     # fmt: off
@@ -343,6 +345,6 @@ class IQLSettings(QPolicySettings):
              "1, which is behaviour cloning.")
     largest_weight: float = flag(
         100.0, group=_IQL, infinite=True, learner_only=True, least=1,
-        only_with=with_number("inverse_temperature"),
+        only_with=with_flag("inverse_temperature"),
         text="Largest weight of an action. inf: no limit.")
     # fmt: on

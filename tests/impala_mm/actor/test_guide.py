@@ -147,6 +147,9 @@ def test_the_share_falls_in_a_line_and_does_not_rise_when_more_frames_are_planne
     assert float(guidance.begin_update(_context(600, 10_000))["guidance"]) == 0
     by_flag = Guidance(_settings(guide_steps=4, teacher_frames=200.0))
     assert float(by_flag.begin_update(_context(50))["guidance"]) == pytest.approx(0.75)
+    # Updates from recorded games alone, after which actors may play, are no frames.
+    alone = Guidance(_settings(guide_steps=4, num_actors=0, offline_updates=9, teacher_cost=1.0))
+    assert float(alone.begin_update(_context(400))["guidance"]) == 1
 
 
 class Counts:

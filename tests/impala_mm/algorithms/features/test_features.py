@@ -31,7 +31,7 @@ _OTHERS = {
 }
 
 
-def _updates(name, features, updates=20):
+def _updates(name, features, updates=20, method="update"):
     """Return the algorithm and the metrics of updates on one batch in which nothing is rewarded."""
     level = "Pendulum-v1" if name == "sac" else "CartPole-v1"
     config = Config.of_algorithm(name)(
@@ -57,7 +57,7 @@ def _updates(name, features, updates=20):
     @tf.function(autograph=False)
     def update():
         exchange.begin(tf.constant(0, tf.int64))
-        return algorithm.update(batch, context, exchange)[0]
+        return getattr(algorithm, method)(batch, context, exchange)[0]
 
     rows = [{key: float(x) for key, x in update().items()} for _ in range(updates)]
     return algorithm, rows
@@ -91,6 +91,20 @@ def test_a_feature_adds_a_loss_a_network_and_rewards_that_the_policys_network_do
 
 
 _GROUPS = ("trained", "carried", "acting")
+
+
+def test_rewards_that_a_feature_adds_are_learnt_from_in_updates_from_recorded_games_too():
+    class Generous(Feature):
+        offline = True
+
+        def bonus(self, batch, prepared):
+            return 9.0
+
+    errors = [
+        _updates("impala", Features(given), 1, "offline_update")[1][0]["loss/baseline"]
+        for given in ([Generous()], [])
+    ]
+    assert errors[0] > 100 * errors[1]
 
 
 def test_features_that_the_flags_ask_for_and_an_algorithm_does_not_take_are_refused(

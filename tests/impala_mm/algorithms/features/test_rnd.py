@@ -12,6 +12,7 @@ from impala_mm.algorithms.policy_gradient.settings import PPOSettings
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.records import saved_variables
 from tests.helpers import in_process
 
 T, B, SIZE, FEATURES = 7, 4, 3, 5
@@ -190,6 +191,9 @@ def test_ppo_learns_the_target_of_any_observation_and_the_target_stays(level, se
     in_threads.assert_close(in_threads.arrays(feature._target.variables), before, 0, 0)
     sent = set(map(id, algorithm.variables.acting))
     assert not sent & set(map(id, [*feature.trained, *feature.carried])), "not sent to actors"
+    begins = set(map(id, saved_variables.named_weights(algorithm.variables).values()))
+    read = [*feature._target.variables, *feature._seen.variables, *feature._returns.variables]
+    assert begins.issuperset(map(id, read)), "another run's predictor predicts the same"
 
 
 def test_texts_are_refused(capsys):
