@@ -41,6 +41,23 @@ def test_a_policy_learns_from_games_against_itself(tmp_path):
     assert "against random:1: " in output
     (tested,) = read_rows(logdir, "evaluations.jsonl")
     assert tested["won"] > tested["lost"]
+    record = *EXPERIMENT, "--mode=record", f"--logdir={logdir}", "--episodes=4"
+    code, output = run(*record, "--opponents=nowhere/run")
+    assert code == 2
+    assert "--opponents=nowhere/run: nowhere/run does not exist" in output
+    code, output = run(*record, f"--opponents={logdir}", limit=200)
+    assert code == 0, output
+    assert "4 complete games" in output
+
+
+def test_debug_plays_against_the_opponents(tmp_path):
+    limits = "--total_environment_frames=3000", "--log_games"
+    code, output = _train(tmp_path, LEVEL, "--debug", *limits)
+    assert code == 0, output
+    games = read_rows(tmp_path, "games.jsonl")
+    past = {game["opponent"] for game in games} - {"self"}
+    assert len(past) > 2, "past policies of several versions"
+    assert len({game["score"] for game in games if game["opponent"] == "self"}) > 1
 
 
 def test_opponents_that_need_the_network_are_refused_without_it(tmp_path):

@@ -17,9 +17,11 @@ def test_a_gradient_that_is_not_finite_stops_training_and_is_applied_nowhere(tmp
         "--algorithm=tests.helpers.faults",
         "--save_checkpoint_secs=0.2",
         "--total_environment_frames=1e6",  # otherwise the run may reach its goal before the fault
+        '--on_event=[ "$IMPALA_MM_EVENT" = save ] || echo "$IMPALA_MM_EVENT"',
     )
     code, printed = run(*command, FAULTS="400:nan")  # several checkpoints may be written before
     assert code == 1, printed
+    assert sorted((tmp_path / "on_event.log").read_text().split()) == ["end", "nan"]
     assert "error: update 401 is not finite (grad_norm = nan); it was not applied" in printed
     assert (
         "; it was not applied: lower --learning_rate or --gradients_clipping, or bound the "

@@ -214,9 +214,9 @@ class RunSettings:
         text="Number of complete games that --mode=test and an evaluator play on each level.")
     test_levels: str = flag(
         "", group="Test", own=True, needs=in_mode("test", evaluator=True),
-        text="Levels that --mode=test plays one after the other: ids separated by commas, or the "
-             "name of a suite (atari57). Unset: level_name if it is given, otherwise the levels "
-             "of the run.")
+        text="Levels that --mode=test or an evaluator plays one after the other: ids separated by "
+             "commas, or the name of a suite (atari57). Unset: level_name if it is given, "
+             "otherwise the levels of the run.")
     deterministic: bool = flag(
         False, group="Test", own=True, needs=in_mode("test", "record", evaluator=True),
         text="Choose the most likely action at every step. Unset: draw each action from the "
@@ -312,9 +312,9 @@ class RunSettings:
         text="Environments per actor. Their observations go through the network as one batch, in "
              "which an environment of several agents has one of each. "
              "auto: 32 if an observation holds at least 1,000 numbers, as images do, otherwise "
-             "16; with an algorithm that plays in rounds, at most an actor's share of "
-             "batch_size, and a number that divides it. --mode=test and an evaluator play this "
-             "number of games at a time (auto: 16).")
+             "16, divided by an environment's agents; with an algorithm that plays in rounds, at "
+             "most an actor's share of batch_size, and a number that divides it. --mode=test and "
+             "an evaluator play this number of games at a time (auto: 16).")
     env_groups: int = flag(
         AUTO, group="Processes", least=1, own=True, auto=True, only_with=_ACTORS_CHOOSE,
         text="Groups into which an actor divides its environments. While the network reads the "
@@ -327,8 +327,8 @@ class RunSettings:
         text="Processes in which an actor's environments step, besides its own; each takes some "
              "50 MB and what its environments take. Worth it where a step takes more than a "
              "millisecond and cores are idle. Each group of env_groups has its share, at least "
-             "one. 0: the actor steps them itself, one after the other. Games of Atari have no "
-             "use for it.")
+             "one. 0: the actor steps them itself, one after the other. Games of Atari, and "
+             "environments that are vectors already, have no use for it.")
     token_file: str = flag(
         "", group="Processes", own=True, scope="process",
         text="File that holds the secret which actors show to learners, and the certificates by "
@@ -348,15 +348,16 @@ class RunSettings:
              "but an error if there is none.")
     actor_device: str = flag(
         "cpu", group="Processes", choices=("cpu", "gpu"), own=True, only_with=_ACTORS_CHOOSE,
-        text="Processor that an actor's network runs on. gpu: the GPU with the number of the "
-             "actor's task, modulo the number of GPUs that CUDA_VISIBLE_DEVICES shows.")
+        text="Processor that an actor's network runs on, or that of a test, a recording or an "
+             "evaluator. gpu: the GPU with the number of the actor's task, else the first one, "
+             "modulo the number of GPUs that CUDA_VISIBLE_DEVICES shows.")
     intra_op_threads: int = flag(
         0, group="Processes", least=0, own=True,
         text="Threads that TensorFlow uses within one operation. 0: 1 in an actor or evaluator; "
              "in a learner the host's cores divided by its learners. If both thread flags are 0, "
              "a learner uses 1 thread for everything if observations hold fewer than 1,000 "
              "numbers, it has no GPU, xla is off and the algorithm is built in; one learner "
-             "of SAC uses 2 if its networks are large.")
+             "of SAC, TD3, MPO or IQL uses 2 if its networks are large.")
     inter_op_threads: int = flag(
         0, group="Processes", least=0, own=True,
         text="Operations that TensorFlow runs at the same time. 0: 2 in a learner, 1 in other "

@@ -106,8 +106,8 @@ class TrainingSettings:
              "each game by these weights. random: random actions. self: the newest policy. past: "
              "earlier policies, those more often against which the policy scores worse. Others "
              "are a run's folder, an exported policy, the name of a policy of this package, or a "
-             "function, as for --teacher: my_module:function:0.3. --mode=test and evaluators play "
-             "against random ones unless they are given others.")
+             "function, as for --teacher: my_module:function:0.3. --mode=test, --mode=record and "
+             "evaluators play against random ones unless they are given others.")
     sticky_actions: float = flag(
         -1, group="Environment", most=1,
         text="Atari only: probability, at each frame, that the emulator repeats the previous "
@@ -121,7 +121,8 @@ class TrainingSettings:
     no_reward_steps: int = flag(
         0, group="Environment", least=0,
         text="Atari only: consecutive steps without a reward after which a game is truncated and "
-             "a new one starts. 0: never.")
+             "a new one starts. 0: never. Tests and evaluators do not take the run's number: "
+             "unset, theirs is 1,000 with deterministic, otherwise 0.")
     full_action_space: bool = flag(
         False, group="Environment",
         text="Atari only: use all 18 actions instead of those that have an effect in the game.")

@@ -127,7 +127,7 @@ def evaluate_level(
         **options,
     )
     if isinstance(environments, TurnVector):
-        options["opponents"] = _set_opponents(environments, policy.config, seed, load_opponent, say)
+        options["opponents"] = set_opponents(environments, policy.config, seed, load_opponent, say)
     feed = None
     try:
         feed = ViewerFeed(policy, environments, viewers(environments)) if viewers else None
@@ -162,7 +162,7 @@ def evaluate_level(
     )
 
 
-def _set_opponents(
+def set_opponents(
     environments: TurnVector,
     config: Config,
     seed: int,

@@ -264,7 +264,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
             heartbeat=setup.heartbeat,
             tell=lambda fault: setup.report(link.address, fault),
             load_teachers=load_teachers,
-            opponents=_opponents(config, spec),
+            opponents=opponents_of(config, spec),
         )
 
     def end() -> None:
@@ -274,7 +274,7 @@ def _prepare_with_network(setup: _ActorSetup) -> _PreparedActor:
     return _PreparedActor(run, lambda: link.address, lambda: link.has_delivered, end)
 
 
-def _opponents(config: Config, spec: Any) -> Any:
+def opponents_of(config: Config, spec: Any) -> Any:
     """Return the `OpponentSettings` of a level; None if its agents do not take turns."""
     if spec.seats == 1:
         return None
@@ -334,7 +334,7 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
     except ValueError as error:
         flags.refuse(f"--inference=learner: {error}; --inference=actor sends none of them alone")
     groups = _make_groups(setup, spec, sizes)
-    if opponents := _opponents(config, spec):
+    if opponents := opponents_of(config, spec):
         _let_play(groups, opponents)
     identity = agent.stepping_identity(config, levels)
     identity |= {"actor": config.task, "level": level, "groups": sizes}

@@ -12,11 +12,13 @@ import tensorflow as tf
 
 from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.actor.failures import FaultCounter
+from impala_mm.actor.policy_puller import PolicyVersion
 from impala_mm.algorithms import agent
 from impala_mm.algorithms.interface import Role
 from impala_mm.data.episodes import ReportedEpisodes
 from impala_mm.environments import from_flags, seeds
 from impala_mm.environments.make import make_environments
+from impala_mm.jobs import actor
 from impala_mm.learner.learner import Learner
 from impala_mm.learner.monitor import LearnerMonitor
 from impala_mm.learner.start import Start
@@ -45,12 +47,16 @@ def run(
     groups, heart = [(environments, size)], Heartbeat()
     faults = FaultCounter(groups, heart, say)
     player = UnrollPlayer(
-        copy.algorithm, groups, heart, lambda settings: start.tools.load_teachers(settings, spec)
+        copy.algorithm,
+        groups,
+        heart,
+        lambda settings: start.tools.load_teachers(settings, spec),
+        actor.opponents_of(config, spec),
     )
 
-    def load_policy() -> int:
+    def load_policy() -> PolicyVersion:
         copy.layout.assign_bytes(learner.newest_policy())
-        return learner.updates
+        return PolicyVersion(0, learner.updates)
 
     def play(timeout: float) -> list[tuple[bytes, int]]:
         if timeout <= 0:
@@ -61,7 +67,8 @@ def run(
         faults.after_unroll(player.whole)
         ended = player.episodes()
         learner.meter.add_episodes(ReportedEpisodes(level, 0, learner.updates, ended, size))
-        return list(zip(contents, player.policies, strict=True))
+        versions = [policy.version for policy in player.policies]
+        return list(zip(contents, versions, strict=True))
 
     played.play = play
     try:

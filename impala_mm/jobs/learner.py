@@ -19,7 +19,7 @@ from impala_mm.records import checkpoint, tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import heartbeat, lifecycle, ports, run_token, starter
-from impala_mm.runtime.log import ProcessLogger, Say
+from impala_mm.runtime.log import ProcessLogger
 from impala_mm.runtime.starter import process_rank, widen_core_binding
 from impala_mm.runtime.timing import format_duration
 from impala_mm.transport.front import CONNECTIONS
@@ -157,7 +157,6 @@ def _train(
     from impala_mm.learner import phases, setup  # noqa: PLC0415
     from impala_mm.learner.monitor import LearnerLost  # noqa: PLC0415
     from impala_mm.learner.start import Start, find_levels_and_device  # noqa: PLC0415
-    from impala_mm.learner.train_step import NotFinite  # noqa: PLC0415
     from impala_mm.replay.source import Turns  # noqa: PLC0415
     from impala_mm.runtime import devices  # noqa: PLC0415
 
@@ -204,13 +203,11 @@ def _train(
         event_hook.call("end", f"error: {error}")
         return 1
     except phases.Stopped:
-        code = _report_stop(folder, config, group, say, ending)
+        code = _report_stop(folder, config, group, outputs, ending)
     except setup.FAILURES as error:
         code = 2 if isinstance(error, UserMistake) else code
-        _report_failure(
-            error, say, f"; {_resume_hint(config, folder)}" if code == 1 else "", folder
-        )
-        event_hook.call("nan" if isinstance(error, NotFinite) else "end", f"error: {error}")
+        hint = f"; {_resume_hint(config, folder)}" if code == 1 else ""
+        _report_failure(error, outputs, hint, folder)
         group.gather(None, "said")
     group.leave()
     return code
@@ -227,11 +224,17 @@ def _run(
     return debug.run(start, monitor, learner, meanwhile)
 
 
-def _report_failure(error: Exception, say: Say, hint: str, folder: RunFolder | None) -> None:
+def _report_failure(
+    error: Exception, outputs: RunOutputs, hint: str, folder: RunFolder | None
+) -> None:
     """Print on rank 0 why all learners have failed, after the frames of a user's algorithm."""
+    from impala_mm.learner.train_step import NotFinite  # noqa: PLC0415
+
     if folder:
         user_modules.show_cause(error)
-        say(f"error: {error}{hint}")
+        outputs.say(f"error: {error}{hint}")
+    for event in ["nan"] * isinstance(error, NotFinite) + ["end"]:
+        outputs.event_hook.call(event, f"error: {error}")
 
 
 def _policy_tools(stopping: Callable[[], bool]) -> "PolicyTools":
@@ -249,11 +252,13 @@ def _policy_tools(stopping: Callable[[], bool]) -> "PolicyTools":
 
 
 def _report_stop(
-    folder: RunFolder | None, config: Config, group: Any, say: Say, ending: list[int]
+    folder: RunFolder | None, config: Config, group: Any, outputs: RunOutputs, ending: list[int]
 ) -> int:
     """Say that the user ended the run before its first update; return the exit code."""
     if folder:
-        say(f"stopped before the first update; {_resume_hint(config, folder)}")
+        result = f"stopped before the first update; {_resume_hint(config, folder)}"
+        outputs.say(result)
+        outputs.event_hook.call("end", result)
     group.gather(None, "said")
     return lifecycle.exit_code(ending)
 

@@ -60,9 +60,11 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     from impala_mm.algorithms.interface import entry_spec  # noqa: PLC0415
     from impala_mm.environments import from_flags, seeds  # noqa: PLC0415
     from impala_mm.environments.make import make_environments  # noqa: PLC0415
+    from impala_mm.environments.turns import TurnVector  # noqa: PLC0415
     from impala_mm.evaluation import games, recording  # noqa: PLC0415
     from impala_mm.policy.core import PolicyCore  # noqa: PLC0415
     from impala_mm.replay import data_set  # noqa: PLC0415
+    from impala_mm.teachers.opponents import load_player  # noqa: PLC0415
 
     say = log.ProcessLogger("record")
     path, about = checkpoint.find(config.checkpoint or config.logdir)
@@ -94,6 +96,8 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     seed = seeds.of_recorded(config.seed, data.next_stream)
     environments = make_environments(level, num_envs, seed, **options)
     with contextlib.closing(data), contextlib.closing(environments):
+        if isinstance(environments, TurnVector):
+            games.set_opponents(environments, policy.config, seed, load_player, say)
         played = recording.record(
             policy,
             environments,

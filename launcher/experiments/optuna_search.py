@@ -11,6 +11,7 @@ Only the experiment's own process knows Optuna. Its trial N is the experiment's 
 is written before the experiment's journal, so what a killed process has asked for is found again.
 """
 
+import math
 import os
 import sys
 import warnings
@@ -56,6 +57,13 @@ class TPE(Search):
                 f"{path}: [search]: warmup = {options['warmup']}: it must be below reports, which "
                 f"are {options['reports']}"
             )
+        total = experiment.check({}).total_environment_frames
+        if not 0 < total < math.inf:
+            raise UserError(
+                f"{path}: tpe compares trials at equal parts of total_environment_frames: give it, "
+                f"such as total_environment_frames = 1e6"
+            )
+        self._every = total / options["reports"]
         try:
             import optuna  # noqa: PLC0415
         except ImportError:
@@ -65,7 +73,6 @@ class TPE(Search):
             ) from None
         self._optuna = optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._every = experiment.check({}).total_environment_frames / options["reports"]
         self._opened: optuna.Study | None = None
 
     @property

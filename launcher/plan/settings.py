@@ -102,8 +102,9 @@ class LauncherConfig:
              "are killed; and an evaluator to test the last checkpoint when the run has ended.")
     orphan_secs: float = flag(
         600, group="Cluster", least=0, most=1e9, remembered=True,
-        text="Seconds after which a process on another host exits by itself if it makes no "
-             "progress and no frontend is connected to its host. 0: never.")
+        no_slurm="Slurm ends all processes of a job",
+        text="Seconds after which a process on another host than the first learner's exits by "
+             "itself if it makes no progress and no frontend is connected to its host. 0: never.")
     skip_check: bool = flag(
         False, group="Cluster",
         no_slurm="nothing is checked",
@@ -146,11 +147,13 @@ class LauncherConfig:
              "return of a host, which returns at most 5 times. 0: it stays unused.")
     mirror_logdir: bool = flag(
         False, group="Other hosts", remembered=True,
+        no_slurm="no frontend follows the job",
         text="Download logs and checkpoints from the learners' host every 20 s while the frontend "
              "follows a run, so that they survive the loss of that host. (mirror copies them to "
              "object storage.)")
     deploy: bool = flag(
         False, group="Other hosts",
+        no_slurm="nothing is copied: the nodes share this folder, or have an image",
         short="copy the project to the hosts and install it there",
         text="Before starting, copy this project to the hosts and install it there, in the row's "
              "workdir or in ~/impala_mm. Only changed files are copied.")

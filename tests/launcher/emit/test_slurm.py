@@ -244,8 +244,10 @@ def test_what_may_be_secret_or_comes_from_the_shell_is_not_in_the_script(monkeyp
 
 
 def test_what_only_the_frontend_itself_does_is_noted():
-    (note,) = slurm.list_notes([_learner()], LauncherConfig(), ["restart_learners", "seed"])
-    assert note.startswith("--restart_learners is not used under Slurm")
+    given = ["restart_learners", "seed", "mirror_logdir", "deploy", "orphan_secs"]
+    notes = slurm.list_notes([_learner()], LauncherConfig(), given)
+    noted = [note.partition(" is not used under Slurm")[0] for note in notes]
+    assert noted == ["--restart_learners", "--orphan_secs", "--mirror_logdir", "--deploy"]
 
 
 def test_the_frontend_prints_nothing_but_the_script(cluster):

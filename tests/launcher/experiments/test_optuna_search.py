@@ -1,5 +1,6 @@
 """The search by Optuna: its study survives kills, prunes at equal frames, finds good values."""
 
+import dataclasses
 import json
 import os
 import random
@@ -39,6 +40,14 @@ def test_without_optuna_it_is_said_how_to_install_it(tmp_path, monkeypatch):
 def test_a_pruner_that_never_comes_to_prune_is_refused(tmp_path):
     with pytest.raises(UserError, match="warmup = 10: it must be below reports, which are 10"):
         TPE(_experiment(tmp_path, warmup=10), tmp_path, {})
+
+
+def test_without_a_number_of_frames_it_is_refused(tmp_path):
+    for frames in (0.0, float("inf")):  # the default is 0
+        base = {"total_environment_frames": frames}
+        experiment = dataclasses.replace(_experiment(tmp_path), base=base)
+        with pytest.raises(UserError, match="give it, such as total_environment_frames = 1e6"):
+            TPE(experiment, tmp_path, {})
 
 
 def test_a_trial_of_a_killed_process_keeps_its_values(tmp_path):
