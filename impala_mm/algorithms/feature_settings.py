@@ -248,8 +248,8 @@ class TeacherSettings(Config):
         text="Steps at the start of an episode in which the teacher acts in place of the student "
              "(jump-start RL), for IMPALA and algorithms with a replay: a number drawn uniformly "
              "from 1 to this one, which falls linearly to 0 until teacher_frames. Actors need the "
-             "teacher then, too. Mean returns, also those of stop_at_return and of the best "
-             "checkpoint, include its steps. 0: it does not act.")
+             "teacher then, too. Returns include its steps, and while it acts none ends the run "
+             "(stop_at_return) or makes a checkpoint the best. 0: it does not act.")
     guide_share: float = flag(
         0.0, group=_GROUP, least=0, most=1, needs=_TEACHER,
         text="Share of an episode's later steps in which the teacher acts; it falls likewise.")

@@ -102,10 +102,10 @@ class Checkpointing:
             self.save()
         if self._snapshot:
             self._write_snapshot()
-        status, mean_return = self._status, self._status.aggregator.mean_return()
+        mean_return = self._status.mean_return
         if self._learner.updates == self._newest.updates and not math.isnan(mean_return):
             self._checkpoints.change_newest(
-                seconds=status.seconds,
+                seconds=self._status.seconds,
                 episode_return=mean_return,
             )
 
@@ -205,7 +205,7 @@ class Checkpointing:
         self._event_hook.call("save", message)
 
     def _about(self, snapshot: "_Snapshot") -> CheckpointInfo:
-        frames, mean_return = snapshot.frames, self._status.aggregator.mean_return()
+        frames, mean_return = snapshot.frames, self._status.mean_return
         return self._newest._replace(
             updates=snapshot.updates,
             steps=snapshot.steps,

@@ -30,7 +30,7 @@ from impala_mm.runtime import lifecycle
 class MeanReturns(NamedTuple):
     """Mean raw returns of the newest games; NaN before they are known."""
 
-    of_all: float
+    of_all: float  # NaN also while a teacher acts in the games
     # Of environments that explore least, where they differ by their numbers; else of all.
     least_exploring: float
 

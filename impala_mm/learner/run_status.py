@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from impala_mm.algorithms.contract import AlgorithmMistake
+from impala_mm.algorithms.features.guide import Guidance
 from impala_mm.config.environment_flags import read_opponents
 from impala_mm.distributed.group import VariablesDiffer
 from impala_mm.environments.types import EnvironmentSpec
@@ -163,12 +164,20 @@ class RunStatus:
             counts["idle_cores"] = max(idle)
         return counts
 
+    @property
+    def mean_return(self) -> float:
+        """The policy's own mean return: NaN before 100 games, and while a teacher acts in them."""
+        guidance = self.learner.algorithm.features.get(Guidance)
+        is_guided = guidance is not None and float(guidance.share) > 0
+        return math.nan if is_guided else self.aggregator.mean_return()
+
     def mean_returns(self) -> MeanReturns:
         """Return rank 0's mean returns, which no longer change once they end the run."""
         self.aggregator.collect(0, self.learner.meter)
-        mean = least_exploring = self.aggregator.mean_return()
+        least_exploring = self.aggregator.mean_return()
         if self.learner.algorithm.explores_less_by_number:
             least_exploring = self.aggregator.mean_return_of_last_quarter()
+        mean = self.mean_return
         if mean >= self.learner.limits.episode_return:
             self.aggregator.close()
         return MeanReturns(mean, least_exploring)

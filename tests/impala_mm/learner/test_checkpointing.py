@@ -37,9 +37,7 @@ def keep(tmp_path):
         )
         status = SimpleNamespace(
             **{"config": config, "learner": learner, "say": said.append, "heartbeat": Heartbeat()},
-            aggregator=SimpleNamespace(
-                mean_return=lambda: status.mean_return, ratings=OpponentRatings(())
-            ),
+            aggregator=SimpleNamespace(ratings=OpponentRatings(())),
         )
         events = EventHook("", tmp_path, said.append)
         checkpoints = Checkpoints(tmp_path, variables, config.keep_checkpoints)

@@ -1,0 +1,32 @@
+"""What follows from the games of a run."""
+
+import math
+from types import SimpleNamespace
+
+from impala_mm.algorithms.feature import Features
+from impala_mm.algorithms.feature_settings import TeacherSettings
+from impala_mm.algorithms.features.guide import Guidance
+from impala_mm.algorithms.interface import Algorithm
+from impala_mm.config.settings import Config
+from impala_mm.learner.learner import RunLimits
+from impala_mm.learner.run_status import RunStatus
+from impala_mm.records.metrics import Meter
+
+
+def test_games_in_which_a_teacher_acts_do_not_count_as_those_of_the_policy():
+    """CartPole ended at its threshold in the hands of its teacher; the policy alone had 31."""
+    guidance, algorithm = Guidance(TeacherSettings(teacher="x", guide_steps=9)), Algorithm()
+    algorithm.features = Features([guidance])
+    learner = SimpleNamespace(
+        **{"config": Config(), "group": SimpleNamespace(size=1, rank=0), "server": None},
+        **{"meter": Meter(), "limits": RunLimits(Config(), 475.0), "algorithm": algorithm},
+    )
+    status = RunStatus(learner, {}, print)
+    status.aggregator.mean_return = lambda: 500.0
+    returns = status.mean_returns()
+    assert math.isnan(status.mean_return), "of no checkpoint"
+    assert not learner.limits.why_reached(0.0, returns.of_all, 0)
+    assert returns.least_exploring == 500.0
+    guidance.share.assign(0.0)
+    assert status.mean_return == status.mean_returns().of_all == 500.0
+    assert learner.limits.why_reached(0.0, 500.0, 0)
