@@ -65,8 +65,8 @@ ALLOWED = {
     "impala_mm.config.settings impala_mm.records.checkpoint impala_mm.records.run_contents "
     "impala_mm.records.run_folder impala_mm.runtime.timing",
     "launcher.commands": "supervise plan hosts follow checks experiments emit "
-    "impala_mm.config.messages "
-    "impala_mm.config.user_sources impala_mm.records.run_folder "
+    "impala_mm.config.command_line impala_mm.config.errors impala_mm.config.messages "
+    "impala_mm.config.settings impala_mm.config.user_sources impala_mm.records.run_folder "
     "impala_mm.runtime.certificates impala_mm.runtime.run_token",
 }
 

@@ -190,7 +190,8 @@ def test_apply_adds_and_removes_actors_also_on_a_host_that_is_off_at_first(far):
 def test_apply_needs_the_project_on_new_hosts_and_copies_it_with_deploy(far):
     """Hosts of the run keep what they have, though it is not where --deploy copies it to."""
     rows = [far.row("learner", "learner1"), far.row("actor", "actor1")]
-    frontend = _start(far, far.csv(*rows))
+    far.lan.laptop.path("/root/own_thing.py").write_text("")
+    frontend = _start(far, far.csv(*rows), "--import=own_thing", "--log_max_mb=3")
     new = far.row("actor", "actor2")
     without = new.replace(STANDS_IN, "/tmp/none")
     code, printed = far.run("--apply", far.csv(*rows, rows[1], without))
@@ -202,6 +203,7 @@ def test_apply_needs_the_project_on_new_hosts_and_copies_it_with_deploy(far):
     assert "code and environment: 1 of 1 hosts ready" in printed
     assert "impala: 2 actors added, 0 removed" in printed
     assert (far.lan.actor2.home / "impala_mm/experiment.py").exists()
+    assert (far.lan.actor2.home / "impala_mm/own_thing.py").exists(), "a module of the start"
     assert not (far.lan.actor1.home / "impala_mm").exists()
     far.until_all("running")
     far.stop(frontend)

@@ -140,8 +140,8 @@ class RunSettings:
         float("inf"), group="Run", least=0,
         short="seconds after which it ends",
         text="Seconds after which the run ends, counted from the first unroll that a learner has "
-             "received, as the metric `seconds` is; a resumed run also counts those of its "
-             "earlier starts. inf: never.")
+             "received, or from the first offline update, as the metric `seconds` is; a resumed "
+             "run also counts those of its earlier starts. inf: never.")
     save_checkpoint_secs: float = flag(
         60, group="Run", infinite=True, least=0,
         short="seconds between checkpoints",
@@ -153,9 +153,9 @@ class RunSettings:
              "one for each tenth of total_environment_frames are kept as well.")
     checkpoint_max_gb: float = flag(
         20, group="Run", infinite=True, least=0, own=True,
-        text="Maximum size in GB of all checkpoints of a run together. Beyond it, the oldest ones "
-             "are deleted, those for each tenth of the run first; the newest and the best one are "
-             "always kept.")
+        text="Maximum size in GB of all checkpoints of a run together, without what replay_save "
+             "saves. Beyond it, the oldest ones are deleted, those for each tenth of the run "
+             "first; the newest and the best one are always kept.")
     log_max_mb: float = flag(
         20, group="Run", infinite=True, least=0.1, own=True,
         text="Largest size in MiB of each process's log in the run's folder. A log that reaches "

@@ -13,6 +13,7 @@ import math
 import os
 import re
 import secrets
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -177,8 +178,8 @@ def _refuse_missing(module: str, package: str = "") -> None:
     found = importlib.util.find_spec(module)
     if not (found and found.origin):  # without an origin it is just a folder of that name
         raise UserMistake(
-            f"{module} is not installed: .venv/bin/uv pip install {package or module} -c "
-            f"constraints.lock, or leave --track out"
+            f"{module} is not installed: pip install {shlex.quote(package or module)}, in a clone "
+            f"with -c constraints.lock; or leave --track out"
         )
 
 

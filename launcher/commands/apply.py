@@ -8,7 +8,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from impala_mm.config import user_sources
+from impala_mm.config import command_line, user_sources
+from impala_mm.config.errors import BadSettings
+from impala_mm.config.settings import Config
 from launcher.commands.manage import connected, require_record
 from launcher.follow import connect, start
 from launcher.follow.connect import Installations
@@ -109,10 +111,19 @@ def _find_installations(followed: FollowedRun, request: Request, record: Record)
     before = connect.find_installations(known, hosts, False, say)
     elsewhere = [row for row in known if not before(row).missing]
     new = [row for row in lacking if row not in elsewhere]
-    if deploy.deploy_project(hosts, new, config, say, user_sources.of_run(request.experiment)):
+    sources = user_sources.of_run(_settings_of(record))
+    if deploy.deploy_project(hosts, new, config, say, sources):
         raise UserError("nothing was changed: --deploy did not succeed on all hosts that lack it")
     after = connect.find_installations(new, hosts, True, say)
     return found | before | after
+
+
+def _settings_of(record: Record) -> Config:
+    """Return the settings with which the run was started, which the processes of new hosts get."""
+    try:
+        return command_line.parse_settings(record.flags, Config)[0]
+    except BadSettings as error:
+        raise UserError(f"the flags of {record.name} cannot be read here: {error}") from None
 
 
 def _note_what_remains(record: Record, wanted: Sequence[Process], flags: Mapping[str, str]) -> None:

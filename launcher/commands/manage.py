@@ -54,13 +54,19 @@ def connected(
     csv = config.workers_csv_path if "workers_csv_path" in request.given else ""
     hosts = Hosts(run.name, connect.targets_of(record, csv), request.ssh_settings)
     hosts.connect(_say_on_stderr, record.pythons)
-    followed = FollowedRun(run, hosts, config, workers, request.experiment.log_max_mb, say)
+    followed = FollowedRun(run, hosts, config, workers, _log_max_mb(request, record), say)
     try:
         followed.watch_hosts(log)
         followed.end_pending(_say_on_stderr)
         yield followed
     finally:
         followed.disconnect()
+
+
+def _log_max_mb(request: Request, record: Record) -> float:
+    """Return --log_max_mb: that of this command, or of the run's start."""
+    known = record.flags | request.flags
+    return float(known.get("log_max_mb", request.experiment.log_max_mb))
 
 
 def _say_on_stderr(line: str) -> None:
@@ -136,7 +142,7 @@ def control_run(run: Run, request: Request) -> int:
     record, config = require_record(run), request.launcher
     process_plan.common_environment(config)
     log = Path(record.logdir) / controller.LOG_FILE
-    output = ProcessOutput(str(log), request.experiment.log_max_mb)
+    output = ProcessOutput(str(log), _log_max_mb(request, record))
 
     def write(message: str) -> None:
         output.write_message(escape(message))

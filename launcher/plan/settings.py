@@ -55,7 +55,8 @@ class LauncherConfig:
         "", group="Cluster", choices=("", "environment"),
         text="environment: make the rows of the CSV from the machines that SkyPilot, dstack or "
              "Slurm name in the environment, where the same command runs on each: learners on the "
-             "first one, one for each GPU, and an actor for each other core (sandbox/cloud.md).")
+             "first one, one for each GPU, with four cores each, and an actor for each other core "
+             "(sandbox/cloud.md).")
     experiment: str = flag(
         "", group="Cluster",
         short="file of an experiment: many runs, which share the hosts",
@@ -99,7 +100,8 @@ class LauncherConfig:
         120, group="Cluster", least=1, most=1e9, remembered=True,
         no_slurm="the script's --signal and Slurm's KillWait limit the time for saving",
         text="Seconds that learners have to save a checkpoint when the run is stopped, before they "
-             "are killed; and an evaluator to test the last checkpoint when the run has ended.")
+             "are killed; and an evaluator to test the last checkpoint when the run has ended. The "
+             "value of the run's start counts.")
     orphan_secs: float = flag(
         600, group="Cluster", least=0, most=1e9, remembered=True,
         no_slurm="Slurm ends all processes of a job",
@@ -138,7 +140,8 @@ class LauncherConfig:
         60, group="Other hosts", infinite=True, least=5, remembered=True,
         only_with=_RESTARTED,
         text="Seconds for which a learner's host must be unreachable before restart_learners "
-             "restarts the learners on the other hosts.")
+             "restarts the learners on the other hosts, or an experiment's trials are continued "
+             "there.")
     rejoin_secs: float = flag(
         120, group="Other hosts", infinite=True, least=0, remembered=True,
         only_with=_RESTARTED,
@@ -215,8 +218,9 @@ class LauncherConfig:
         False, group="Instead of starting a run",
         short="follow the run again",
         text="Follow a running run again, with the flags of its start, such as restart_learners "
-             "and env, unless they are given now. Give deploy and the flags of SSH again if the "
-             "run needs them. Reads the run's CSV.")
+             "and env, unless they are given now: then for hosts that are lost and processes that "
+             "are started from now on. Give deploy and the flags of SSH again if the run needs "
+             "them. Reads the run's CSV.")
     control: bool = flag(
         False, group="Instead of starting a run",
         text="Be the controller of a running run, without a terminal, as the one that detach "

@@ -3,12 +3,14 @@
 `test_frontend` and `test_other_hosts` have real runs.
 """
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
 from large_run import LargeRun
 from run_states import ShownRun, make_state
 
+from impala_mm.config.settings import Config
 from impala_mm.records.run_folder import take_save_request
 from launcher.commands import dispatch, manage
 from launcher.follow import controller, names
@@ -60,6 +62,18 @@ def test_without_the_csv_of_the_start_another_one_is_asked_for(tmp_path):
     config = SimpleNamespace(workers_csv_path=str(other))
     request = SimpleNamespace(given=["workers_csv_path"], launcher=config)
     assert [row.ip for row in manage.read_rows(request, record)] == ["localhost"]
+
+
+def test_logs_are_as_large_as_at_the_runs_start_unless_it_is_given(monkeypatch, tmp_path):
+    """Processes that a later frontend starts have such logs."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = LargeRun("night", tmp_path / "pong", actors=2, hosts=1).run
+    flags = run.record.flags | {"log_max_mb": "3.0"}
+    run.write_record(dataclasses.replace(run.record, flags=flags))
+    for given, size in (({}, 3.0), ({"log_max_mb": 5.0}, 5.0)):
+        request = Request(LauncherConfig(), Config(**given), [*given])
+        with manage.connected(run, request) as followed:
+            assert followed.log_max_mb == size
 
 
 def test_learners_that_are_running_are_asked_once_and_others_are_not(monkeypatch, tmp_path, capsys):
