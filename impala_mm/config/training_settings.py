@@ -214,7 +214,7 @@ class TrainingSettings:
              "actions are clipped to the bounds only for the environment. clipped: a normal "
              "distribution whose numbers beyond a bound count as the bound; a policy far beyond it "
              "no longer learns. tanh: the hyperbolic tangent of a normal distribution, rescaled to "
-             "the bounds; numbers that lack a bound are treated as with clipped. noisy, as of TD3: "
+             "the bounds; a Box that lacks a bound is treated as with clipped. noisy, as of TD3: "
              "the hyperbolic tangent of the mean, and clipped noise of a fixed deviation. auto: "
              "what the run in logdir has recorded, and normal for a new run.")
     box_deviation: str = flag(
@@ -299,7 +299,7 @@ class TrainingSettings:
         -1, group="Network", kept_by="weights",
         text="Units of the fully connected layer after the network's convolutions. 0: there is no "
              "such layer, and the heads or the core read the convolutions. Negative: the network's "
-             "own number (SimpleConvNet: 512, SmallConv: 128, others: 256).")
+             "own number (SimpleConvNet: 512, SmallConv and Board: 128, others: 256).")
     separate_networks: bool = flag(
         False, group="Network", auto=True, with_box=True, kept_by="weights",
         text="Give the policy and the value function a network each. False: both read the "
