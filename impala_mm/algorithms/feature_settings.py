@@ -398,7 +398,7 @@ class RegulariserSettings(Config):
     kl_pi_mu_cost: float = flag(
         0.0, group=_REGULARISERS, learner_only=True, least=0, most=1e6,
         text=f"{_WEIGHT}KL(pi || mu) per step, from the policy in training to the one that played. "
-             f"It keeps the policy from doing what was unlikely.")
+             f"It keeps the policy from doing what was unlikely. Replayed unrolls do not count.")
     target_kl_pi_mu: float = flag(
         math.inf, group=_REGULARISERS, learner_only=True, least=0,
         text=_target("KL(pi || mu)", "kl_pi_mu_cost"))
@@ -406,8 +406,8 @@ class RegulariserSettings(Config):
         0.0, group=_REGULARISERS, learner_only=True, least=0, most=1e6, auto=True, with_box=1.0,
         text=f"{_WEIGHT}KL(mu || pi) per step, from the policy that played to the one in training. "
              f"It keeps what was likely, and so bounds how far the policy moves during the policy "
-             f"lag. auto: what the run in logdir has recorded; for a new run, 1 if an action "
-             f"contains numbers (Box) and no teacher acts, otherwise 0.")
+             f"lag. Replayed unrolls do not count. auto: what the run in logdir has recorded; for "
+             f"a new run, 1 if an action contains numbers (Box) and no teacher acts, otherwise 0.")
     target_kl_mu_pi: float = flag(
         math.inf, group=_REGULARISERS, learner_only=True, least=0,
         text=_target("KL(mu || pi)", "kl_mu_pi_cost"))

@@ -79,7 +79,8 @@ def _check_values(
     asked = f"--distill={config.distill} compares values"
     if not config.computes_action_values:
         if not (teacher.greedy or teacher.has_values):
-            raise NoTeacher(f"{asked}, and the teacher has none: use --distill=policy")
+            level = config.level_name
+            raise NoTeacher(f"{asked}, and the teacher has none of {level}: use --distill=policy")
     elif not teacher.greedy:
         raise NoTeacher(
             f"{asked} of actions, and the teacher is a policy, which has none: use "

@@ -30,7 +30,6 @@ class TrainedTeacher(PlayingTeacher):
     in_words = (
         "the folder of a run, of one of its checkpoints or of an export, a policy of this package"
     )
-    has_values = True
 
     @staticmethod
     def recognises(name: str, path: Path) -> bool:
@@ -55,6 +54,10 @@ class TrainedTeacher(PlayingTeacher):
             raise NoTeacher(f"{error}{_hint(about, request)}") from None
         _check_choices(policy.config, config)
         self._policy, self._temperature = policy, config.teacher_temperature
+        # PopArt has a unit of values for each level: which one is played is not known otherwise.
+        levels = f"{about.made_of['--level_name']}".split(",")
+        has_units = policy.config.value_normalization == "popart" and len(levels) > 1
+        self.has_values = not has_units or config.level_name in levels
         with blaming_settings(about.settings):
             self._try(policy)
         differs = policy.config.box_policy != config.box_policy and spec.actions.has_box

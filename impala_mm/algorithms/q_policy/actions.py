@@ -91,10 +91,7 @@ class Choices:
 
 def choose(config: SACSettings, environment: EnvironmentSpec) -> Numbers | Choices:
     """Return the kind of an environment's actions; raise UnsuitableActions if SAC has none."""
-    actions = environment.actions
-    shown = actions.describe()
-    shown = f"one of {shown} actions (Discrete)" if isinstance(shown, int) else shown
-    takes = f"{environment.level_name} takes {shown}"
+    actions, takes = environment.actions, _takes(environment)
     if all(isinstance(part, Box) for part in actions.leaves):
         if config.discrete_sac:
             raise UnsuitableActions(
@@ -122,10 +119,17 @@ def bounded_boxes(environment: EnvironmentSpec, algorithm: str) -> list[Box]:
     boxes = [part for part in leaves if isinstance(part, Box) and part.rescaled.all()]
     if len(boxes) < len(leaves):
         raise UnsuitableActions(
-            f"{algorithm} chooses numbers between two bounds (Box), and {environment.level_name} "
-            f"takes {environment.actions.describe()}: use --algorithm=ppo"
+            f"{algorithm} chooses numbers between two bounds (Box), and {_takes(environment)}: use "
+            f"--algorithm=ppo"
         )
     return boxes
+
+
+def _takes(environment: EnvironmentSpec) -> str:
+    """Return which actions an environment takes, as the end of a sentence."""
+    shown = environment.actions.describe()
+    shown = f"one of {shown} actions (Discrete)" if isinstance(shown, int) else shown
+    return f"{environment.level_name} takes {shown}"
 
 
 def draw_numbers(boxes: Sequence[Box], like: Any) -> Any:

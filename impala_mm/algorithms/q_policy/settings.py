@@ -53,7 +53,8 @@ class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
 
     critic_rate: float = flag(
         0.001, group=_GROUP, learner_only=True, least=0,
-        text="Learning rate of the Q-networks at the start of the run.")
+        text="Learning rate of the Q-networks at the start of the run; it changes in proportion to "
+             "that of the policy.")
     target_share: float = flag(
         0.005, group=_GROUP, learner_only=True, least=0, most=1,
         text="Share of the way to the Q-networks that their targets move in each optimizer step. "
@@ -333,6 +334,7 @@ class IQLSettings(QPolicySettings):
 
     box_policy: str = default(Config, "box_policy", "normal")
     critic_rate: float = default(QPolicySettings, "critic_rate", 0.0003)
+    goal_critics: int = default(QPolicySettings, "goal_critics", 1)
     # fmt: off
     expectile: float = flag(
         0.7, group=_IQL, learner_only=True, least=0.5, most=1,

@@ -412,7 +412,7 @@ def test_the_best_checkpoint_of_a_run_teaches(tmp_path):
 def test_values_of_a_teacher_that_has_none_are_refused(tmp_path):
     save(tmp_path, level_name="catch", algorithm="dqn", discounting=0.9)
     catcher = "tests.helpers.scripted:catcher"
-    with pytest.raises(NoTeacher, match="and the teacher has none: use --distill=policy"):
+    with pytest.raises(NoTeacher, match="and the teacher has none of catch: use --distill=policy"):
         _load(catcher, distill="value")
     (teacher,) = _load(tmp_path, distill="value", reward_scaling=0.5)
     for said in ("--discounting=0.9, and its student has 0.99", "and its student has 0.5: their"):
@@ -430,6 +430,25 @@ def test_values_of_a_teacher_that_has_none_are_refused(tmp_path):
         load(catcher, distill="policy_and_value")
     with pytest.raises(NoTeacher, match="--teacher_actions=1,-,0 has actions that the teacher la"):
         load(tmp_path, distill="value", teacher_actions="1,-,0")
+
+
+def test_values_in_units_of_several_levels_teach_a_student_of_one_of_them_alone(tmp_path):
+    levels = "CartPole-v0,CartPole-v1"
+    save(tmp_path, level_name=levels, value_normalization="popart")
+
+    def load(**settings):
+        config = TeacherSettings(teacher=str(tmp_path), **settings)
+        return load_teachers(config, level_spec("CartPole-v1"))
+
+    with pytest.raises(NoTeacher, match=f"the teacher has none of {levels}"):
+        load(level_name=levels, distill="policy_and_value")
+    assert load(level_name=levels, distill="policy")
+    (teacher,) = load(level_name="CartPole-v1", distill="value")
+    of_levels = teacher._policy.algorithm.variables
+    (head,) = [v for v in of_levels.trained if v.name.startswith("baseline/b")]
+    head.assign([3.0, 5.0])
+    _, values = teacher.judge(_entries("CartPole-v1"))
+    assert float(np.median(values)) == pytest.approx(5.0 * 70_001 + 70_000, rel=0.2)
 
 
 def test_values_are_compared_with_those_that_the_teacher_would_play_by(run, tmp_path):
