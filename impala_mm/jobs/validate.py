@@ -28,7 +28,7 @@ from impala_mm.jobs import (
 )
 from impala_mm.learner import flag_conflicts
 from impala_mm.records import checkpoint, mirror, tracking
-from impala_mm.runtime import lifecycle, ports
+from impala_mm.runtime import lifecycle, ports, starter
 
 if TYPE_CHECKING:
     from impala_mm.algorithms.agent import Agent
@@ -126,8 +126,12 @@ def _refuse_many_environments(config: Config, made: "Agent") -> None:
 
 
 def _check_opponents(config: Config, made: "Agent") -> None:
-    """Refuse opponents that actors would refuse."""
-    if settings := actor.opponents_of(config, made.spec):
+    """Refuse opponents that actors would refuse.
+
+    The frontend lets the first learner's host check the flags, where their files need not be.
+    """
+    settings = actor.opponents_of(config, made.spec)
+    if settings and not starter.start_id():
         for name in settings.weights.keys() - {PAST, RANDOM, SELF}:
             settings.load(name, 1)
 
