@@ -36,71 +36,33 @@ def threats(boards: np.ndarray) -> np.ndarray:
     return cells.reshape(boards.shape).astype(boards.dtype)
 
 
-def forks(boards: np.ndarray) -> np.ndarray:
-    """Return, for boards [N, 6, 7, 2], where each player's piece makes wins that cannot be blocked.
-
-    After it there are two columns that win, or one whose block makes the cell above it win, and the
-    other player does not win first.
-    """
-    rows, free = _landing(boards)
-    game, player, column = np.ix_(range(len(boards)), range(2), range(_COLUMNS))
-    after = np.tile(boards[:, np.newaxis, np.newaxis], (1, 2, _COLUMNS, 1, 1, 1))
-    after[game, player, column, rows[:, np.newaxis], column, player] = 1
-    after = after.reshape(-1, *boards.shape[1:])
-    cells = threats(after)
-    wins = _columns(cells, after)
-    above = _columns(np.pad(cells, ((0, 0), (1, 0), (0, 0), (0, 0)))[:, :-1], after)
-    # Of each game, player and column, the wins of each column and player, [N, 2, 7, 7, 2].
-    wins, above = (each.reshape(-1, 2, _COLUMNS, _COLUMNS, 2) for each in (wins, above))
-    own, other = (wins[:, [0, 1], :, :, players] for players in ([0, 1], [1, 0]))  # [2, N, 7, 7]
-    stacked = (own & above[:, [0, 1], :, :, [0, 1]]).any(-1)
-    made = ((own.sum(-1) > 1) | stacked) & ~other.any(-1) & free  # [2, N, 7]
-    found = np.zeros_like(boards)
-    found[game, rows[:, np.newaxis], column, player] = made.swapaxes(0, 1)
-    return found
-
-
-def _landing(boards: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for boards [N, 6, 7, 2], the row of the next piece in each column, and the free ones.
-
-    Both are [N, 7]; the row of a full column is 0.
-    """
-    empty = ~boards.any(-1)
-    return np.maximum(empty.sum(1) - 1, 0), empty[:, 0]
-
-
-def _columns(cells: np.ndarray, boards: np.ndarray) -> np.ndarray:
-    """Return which columns' next piece takes one of these cells [N, 6, 7, 2]: bool [N, 7, 2]."""
-    rows, free = _landing(boards)
-    taken = np.take_along_axis(cells, rows[:, np.newaxis, :, np.newaxis], 1)[:, 0]
-    return (taken > 0) & free[..., np.newaxis]
-
-
 def take_wins(observations: np.ndarray) -> np.ndarray:
     """Return probabilities of columns [N, 7]: those that win at once, or else all that are free.
 
     The first two planes of observations [N, 6, 7, ...] are the player's own pieces and the other's.
     """
     boards = observations[..., :2]
-    wins = _columns(threats(boards), boards)[..., 0]
-    chosen = np.where(wins.any(1, keepdims=True), wins, _landing(boards)[1])
+    empty = ~boards.any(-1)
+    free = empty[:, 0].astype(float)  # columns [N, 7]
+    landing = np.maximum(empty.sum(1) - 1, 0)  # the row of the next piece in each
+    wins = free * np.take_along_axis(threats(boards)[..., 0], landing[:, np.newaxis], 1)[:, 0]
+    chosen = np.where(wins.any(1, keepdims=True), wins, free)
     return chosen / chosen.sum(1, keepdims=True)
 
 
 def show_threats(game: Any) -> Any:
-    """Return PettingZoo's Connect Four; planes of threats and forks follow those of pieces."""
+    """Return PettingZoo's Connect Four, with the planes of `threats` behind those of the pieces."""
     from pettingzoo.utils import BaseWrapper  # noqa: PLC0415 - the rest needs NumPy alone
 
     class ShowThreats(BaseWrapper):
         def observation_space(self, agent: str) -> spaces.Dict:
             parts = dict(super().observation_space(agent))
-            parts["observation"] = spaces.Box(0, 1, (_ROWS, _COLUMNS, 6), np.int8)
+            parts["observation"] = spaces.Box(0, 1, (_ROWS, _COLUMNS, 4), np.int8)
             return spaces.Dict(parts)
 
         def observe(self, agent: str) -> dict[str, np.ndarray]:
             seen = super().observe(agent)
             board = seen["observation"]
-            shown = [board, threats(board), forks(board[np.newaxis])[0]]
-            return seen | {"observation": np.concatenate(shown, -1)}
+            return seen | {"observation": np.concatenate([board, threats(board)], -1)}
 
     return ShowThreats(game)

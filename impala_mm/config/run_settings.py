@@ -126,8 +126,8 @@ class RunSettings:
     total_environment_frames: float = flag(
         0, group="Run", infinite=True, least=0,
         short="frames after which the run ends; 0: 50 million",
-        text="Environment frames, summed over all learners, after which the run ends; a step "
-             "counts num_action_repeats frames. The learning rate falls over them. "
+        text="Environment frames, summed over all learners, after which the run ends; each step of "
+             "an agent counts num_action_repeats frames. The learning rate falls over them. "
              "0: 50 million; the run then ends earlier if it reaches the level's reward "
              "threshold (see stop_at_return).")
     stop_at_return: float = flag(

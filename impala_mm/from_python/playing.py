@@ -56,8 +56,9 @@ def evaluate(
         result.mean, result.returns, result.lengths
 
     The level is the run's own or another one that the network fits. `options` of the environment,
-    such as `sticky_actions`, are the run's unless given. Raises BadCheckpoint, BadEnvironment and
-    BadSettings.
+    such as `sticky_actions`, are the run's unless given; but `opponents` are then random, and
+    `no_reward_steps` 0, or 1,000 in deterministic games of Atari. Raises BadCheckpoint,
+    BadEnvironment and BadSettings, and another ImpalaError for opponents that cannot play.
     """
     for name, number in (("num_episodes", num_episodes), ("num_envs", num_envs)):
         if not isinstance(number, numbers.Integral) or number < 1:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from impala_mm.config import auto, flags, setting_files, user_modules
+from impala_mm.config.environment_flags import PAST, RANDOM, SELF
 from impala_mm.config.settings import Config
 from impala_mm.jobs import (
     actor,
@@ -27,7 +28,7 @@ from impala_mm.jobs import (
 )
 from impala_mm.learner import flag_conflicts
 from impala_mm.records import checkpoint, mirror, tracking
-from impala_mm.runtime import lifecycle, ports
+from impala_mm.runtime import lifecycle, ports, starter
 
 if TYPE_CHECKING:
     from impala_mm.algorithms.agent import Agent
@@ -55,6 +56,8 @@ def run(config: Config, given: Sequence[str]) -> NoReturn:
 
 def _check_training(config: Config) -> str:
     """Check the flags of an actor, of learners, or of both; return what they would start."""
+    if config.debug:
+        config = learner.for_debugging(config)
     learners = 1 if config.job_name else config.num_learners
     flag_conflicts.refuse_before_loading(config, learners)
     several = learners > 1
@@ -94,6 +97,7 @@ def _check_training(config: Config) -> str:
         flag_conflicts.refuse_for_algorithm(config, made, learners, learners, actors, is_local)
     if config.job_name != "learner":
         _refuse_many_environments(config, made)
+        _check_opponents(config, made)
     spaces = from_flags.describe_spaces(made.spec)
     is_known = made.made_of["--agent_name"] != "auto"
     network = made.identity["network"] if is_known else "a network of its own"
@@ -119,6 +123,17 @@ def _refuse_many_environments(config: Config, made: "Agent") -> None:
     actors = 1 if config.job_name else auto.num_actors(config)
     actor.refuse_many_environments(config, count, unroll_bytes, actors)
     auto.group_sizes(config, count, made.spec, False, made.algorithm.rounds)
+
+
+def _check_opponents(config: Config, made: "Agent") -> None:
+    """Refuse opponents that actors would refuse.
+
+    The frontend lets the first learner's host check the flags, where their files need not be.
+    """
+    settings = actor.opponents_of(config, made.spec)
+    if settings and not starter.start_id():
+        for name in settings.weights.keys() - {PAST, RANDOM, SELF}:
+            settings.load(name, 1)
 
 
 def _check_functions(config: Config, made: "Agent") -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from impala_mm.config import auto, flags, replay_mix
+from impala_mm.config.environment_flags import PAST, SELF, read_opponents
 from impala_mm.config.settings import Config
 from impala_mm.runtime import machine, starter
 from impala_mm.transport.rounds import why_too_few, why_unfit
@@ -55,6 +56,8 @@ def refuse_for_algorithm(
     from impala_mm.learner import phases  # noqa: PLC0415
 
     algorithm = agent.algorithm
+    if config.inference == "learner" and (needed := why_at_actors(config, agent)):
+        flags.refuse(f"--inference=learner: {needed}: use --inference=actor")
     _refuse_large_batch(config, UnrollCodec(algorithm.unroll).size, learners_here)
     if algorithm.rounds:
         agents = agent.spec.agents
@@ -70,6 +73,13 @@ def refuse_for_algorithm(
         _refuse_first(_of_replay_with(config, algorithm))
     if problem := phases.why_unsuitable(config, algorithm):
         flags.refuse(problem)
+
+
+def why_at_actors(config: Config, agent: "Agent") -> str:
+    """Return why actors must choose their own actions; empty if they need not."""
+    if agent.spec.seats > 1 and {SELF, PAST} & read_opponents(config.opponents).keys():
+        return f"--opponents={config.opponents} play in actors that have the network"
+    return agent.algorithm.features.needs_actors
 
 
 def _refuse_first(conflicts: Iterator[str]) -> None:

@@ -11,7 +11,6 @@ from impala_mm.algorithms import flag_reads
 from impala_mm.algorithms.agent import Agent, make_agent
 from impala_mm.algorithms.contract import AlgorithmMistake
 from impala_mm.config import auto, flags
-from impala_mm.config.environment_flags import PAST, SELF, read_opponents
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.distributed import agreement
@@ -122,11 +121,7 @@ class _AgreedRun(NamedTuple):
 
 def _agree_on_run(start: Start, config: Config, agent: Agent) -> _AgreedRun:
     """Return what rank 0 knows of the run; other learners may have a --logdir of their own."""
-    folder, needs_actors = start.folder, agent.algorithm.features.needs_actors
-    if agent.spec.seats > 1 and {SELF, PAST} & read_opponents(config.opponents).keys():
-        needs_actors = f"--opponents={config.opponents} play in actors that have the network"
-    if needs_actors and config.inference == "learner":
-        flags.refuse(f"--inference=learner: {needs_actors}: use --inference=actor")
+    folder, needs_actors = start.folder, flag_conflicts.why_at_actors(config, agent)
     device, rounds = devices.training_device(), agent.algorithm.rounds
     chosen = auto.inference(config, agent.weights, device, rounds, needs_actors)
     path = str(folder.path) if folder else config.logdir

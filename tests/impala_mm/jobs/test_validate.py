@@ -17,6 +17,7 @@ from impala_mm.jobs import before_start, local_run, validate
 from impala_mm.runtime import lifecycle
 
 EXPERIMENT = (sys.executable, str(ROOT / "experiment.py"))
+_TURNS = "tests.helpers.pettingzoo_like:TicTacToe"
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +133,12 @@ def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
         ({"batch_size": 10**8}, "--batch_size=100000000: memory for 200,000,000 unrolls of 4,683"),
         ({"queue_capacity": 10**9}, "--batch_size=8 with --queue_capacity=1000000000: memory for"),
         ({"num_envs": 10**8}, "--num_envs=100000000 for 2 actors: memory for 200,000,000 unrolls"),
+        ({"debug": True, "num_learners": 2}, "without graphs: leave out --num_learners"),
+        ({"level_name": _TURNS, "inference": "learner"}, "past:0.5 play in actors that have the"),
+        (
+            {"level_name": _TURNS, "opponents": "no/run"},
+            "--opponents=no/run: no/run does not exist",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(catch, tmp_path, capsys, settings, said):
