@@ -199,7 +199,10 @@ def _check_weights(config: Config, made: "Agent") -> str:
         path, about = checkpoint.find(config.logdir)
         resume.check_resumable(about, made.made_of, config.logdir)
         resume.check_teacher(about, config, config.logdir)
-        saved_variables.load(path, saved_variables.named(variables))
+        try:
+            saved_variables.load(path, saved_variables.named(variables))
+        except checkpoint.Mismatch as error:
+            raise resume.with_changes(error, about, config) from None
         threshold = made.spec.reward_threshold if len(made.levels) == 1 else None
         if over := resume.why_finished(about, RunLimits(config, threshold)):
             return f"; the run in {config.logdir} is finished: {over}"

@@ -17,7 +17,7 @@ from impala_mm.learner.learner import Learner, between_updates
 from impala_mm.learner.own_state import Saved
 from impala_mm.learner.run_status import RunStatus
 from impala_mm.records import checkpoint
-from impala_mm.records.checkpoint import CheckpointInfo, Unwritable
+from impala_mm.records.checkpoint import CheckpointInfo, Mismatch, Unwritable
 from impala_mm.records.outputs import EventHook
 from impala_mm.records.run_checkpoints import Checkpoints
 from impala_mm.records.run_folder import take_save_request
@@ -54,12 +54,18 @@ class Checkpointing:
         or Missing.
         """
         config, ours, say = self._status.config, self._newest, self._status.say
+        checked: CheckpointInfo | None = None
 
         def check(about: CheckpointInfo) -> None:
+            nonlocal checked
             resume.check_resumable(about, ours.made_of, config.logdir)
             resume.check_teacher(about, config, config.logdir)
+            checked = about
 
-        restored = self._checkpoints.restore(say, check)
+        try:
+            restored = self._checkpoints.restore(say, check)
+        except Mismatch as error:
+            raise resume.with_changes(error, checked, config) if checked else error from None
         if restored:
             for message in resume.resume_messages(restored, config, ours.learners):
                 say(message)

@@ -79,6 +79,13 @@ def check_teacher(about: CheckpointInfo, config: Config, where: str) -> None:
         )
 
 
+def with_changes(error: Mismatch, about: CheckpointInfo, config: Config) -> Mismatch:
+    """Return why variables of a checkpoint do not fit, with the flags that have changed since."""
+    changed = ", ".join(differences(config, about.settings))
+    since = f"; changed since: {changed}: take back what needs it, or give another --logdir"
+    return Mismatch(f"{error}{since if changed else ''}")
+
+
 def start_from(
     config: Config, variables: Variables, made_of: dict[str, Any]
 ) -> tuple[Path, CheckpointInfo]:

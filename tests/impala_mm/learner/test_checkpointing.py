@@ -163,3 +163,12 @@ def test_what_another_run_lacks_is_refused(keep, tmp_path, flags, changes, said)
     with pytest.raises(checkpoint.Mismatch, match=said):
         resume.start_from(config, variables, MADE_OF | changes)
     assert variables.trained[0].numpy().tolist() == [0, 0]
+
+
+def test_flags_that_have_changed_since_are_named_where_a_variable_is_missing(keep):
+    keeper, variables = keep(Config(total_environment_frames=1000), [])
+    _at(keeper, 3, 30).save()
+    more = variables._replace(carried=[*variables.carried, tf.Variable(1.0)])
+    again, _ = keep(Config(total_environment_frames=1000, batch_size=16), [], more)
+    with pytest.raises(checkpoint.Mismatch, match=r"lacks it; .*: --batch_size=16 \(was 8\): take"):
+        again.restore()
