@@ -191,7 +191,7 @@ def test_apply_needs_the_project_on_new_hosts_and_copies_it_with_deploy(far):
     """Hosts of the run keep what they have, though it is not where --deploy copies it to."""
     rows = [far.row("learner", "learner1"), far.row("actor", "actor1")]
     far.lan.laptop.path("/root/own_thing.py").write_text("")
-    frontend = _start(far, far.csv(*rows), "--import=own_thing", "--log_max_mb=3")
+    frontend = _start(far, far.csv(*rows), "--import=own_thing")
     new = far.row("actor", "actor2")
     without = new.replace(STANDS_IN, "/tmp/none")
     code, printed = far.run("--apply", far.csv(*rows, rows[1], without))

@@ -227,14 +227,18 @@ def _run(
 def _report_failure(
     error: Exception, outputs: RunOutputs, hint: str, folder: RunFolder | None
 ) -> None:
-    """Print on rank 0 why all learners have failed, after the frames of a user's algorithm."""
+    """Print on rank 0 why all learners have failed, and call the user's hook.
+
+    The frames of a user's algorithm are printed first.
+    """
     from impala_mm.learner.train_step import NotFinite  # noqa: PLC0415
 
     if folder:
         user_modules.show_cause(error)
         outputs.say(f"error: {error}{hint}")
-    for event in ["nan"] * isinstance(error, NotFinite) + ["end"]:
-        outputs.event_hook.call(event, f"error: {error}")
+    if isinstance(error, NotFinite):
+        outputs.event_hook.call("nan", f"error: {error}")
+    outputs.event_hook.call("end", f"error: {error}")
 
 
 def _policy_tools(stopping: Callable[[], bool]) -> "PolicyTools":

@@ -131,7 +131,8 @@ def _check_opponents(config: Config, made: "Agent") -> None:
     The frontend lets the first learner's host check the flags, where their files need not be.
     """
     settings = actor.opponents_of(config, made.spec)
-    if settings and not starter.start_id():
+    has_actors = config.job_name or auto.num_actors(config)
+    if settings and has_actors and not starter.start_id():
         for name in settings.weights.keys() - {PAST, RANDOM, SELF}:
             settings.load(name, 1)
 

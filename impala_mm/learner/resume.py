@@ -82,7 +82,7 @@ def check_teacher(about: CheckpointInfo, config: Config, where: str) -> None:
 def with_changes(error: Mismatch, about: CheckpointInfo, config: Config) -> Mismatch:
     """Return why variables of a checkpoint do not fit, with the flags that have changed since."""
     changed = ", ".join(differences(config, about.settings))
-    since = f"; changed since: {changed}: take back what needs it, or give another --logdir"
+    since = f"; flags have changed since, perhaps one that needs it: {changed}"
     return Mismatch(f"{error}{since if changed else ''}")
 
 

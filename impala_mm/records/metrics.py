@@ -174,6 +174,13 @@ class MetricsAggregator:
                 self._kept = []
         return games
 
+    def forget_games(self) -> None:
+        """Let no mean count the games so far: they were not the policy's own."""
+        with self._lock:
+            self._games.clear()
+            for returns in (self._shaped, *self._returns.values()):
+                returns.clear()
+
     def mean_return(self) -> float:
         """Return the mean raw return of the last 100 games; NaN before there are 100."""
         with self._lock:

@@ -100,8 +100,9 @@ class LauncherConfig:
         120, group="Cluster", least=1, most=1e9, remembered=True,
         no_slurm="the script's --signal and Slurm's KillWait limit the time for saving",
         text="Seconds that learners have to save a checkpoint when the run is stopped, before they "
-             "are killed; and an evaluator to test the last checkpoint when the run has ended. The "
-             "value of the run's start counts.")
+             "are killed; and an evaluator to test the last checkpoint when the run has ended. "
+             "Processes keep the value with which they were started; --stop waits as long for a "
+             "host that cannot be reached.")
     orphan_secs: float = flag(
         600, group="Cluster", least=0, most=1e9, remembered=True,
         no_slurm="Slurm ends all processes of a job",

@@ -124,7 +124,7 @@ class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
                 f"--replay={self.replay}: --algorithm={self.algorithm} has a replay of its own, "
                 f"of steps: leave it out, and set --replay_steps and --updates_per_step"
             )
-        if self.goal_critics > self.num_critics:
+        if self.goal_critics > self.num_critics and "goal_critics" not in self.ignored:
             raise ValueError(
                 f"--goal_critics={self.goal_critics} is more than --num_critics="
                 f"{self.num_critics}: give at most as many"
@@ -267,8 +267,8 @@ class TD3Settings(QPolicySettings):
             )
         if self.distils and not self.action_noise:
             raise ValueError(
-                "--action_noise=0 with a teacher: the distance from its policy is measured by the "
-                "noise: give --action_noise above 0, or --teacher_cost=0"
+                "--action_noise=0 with a teacher: policies without noise have no divergence: give "
+                "--action_noise above 0, or --teacher_cost=0"
             )
 
 
@@ -334,7 +334,6 @@ class IQLSettings(QPolicySettings):
 
     box_policy: str = default(Config, "box_policy", "normal")
     critic_rate: float = default(QPolicySettings, "critic_rate", 0.0003)
-    goal_critics: int = default(QPolicySettings, "goal_critics", 1)
     # fmt: off
     expectile: float = flag(
         0.7, group=_IQL, learner_only=True, least=0.5, most=1,

@@ -46,14 +46,17 @@ def test_an_actor_lacks_the_flags_that_are_for_learners_only():
         flag_conflicts.refuse_before_loading(Config(job_name="learner", **flags), 1)
 
 
-@pytest.mark.parametrize("stay", [("inference", "learner"), ("learner_assignment", "fixed")])
-def test_where_actors_stay_each_learner_needs_one_unless_actors_join_later(stay, capsys):
+@pytest.mark.parametrize(
+    "stays", [{"inference": "learner"}, {"learner_assignment": "fixed"}], ids=str
+)
+def test_where_actors_stay_each_learner_needs_one_unless_actors_join_later(stays, capsys):
     for actors in (0, 3):
-        config = Config(**dict([stay]), num_learners=3, num_actors=actors)
+        config = Config(**stays, num_learners=3, num_actors=actors)
         flag_conflicts.refuse_before_loading(config, 3)
     with pytest.raises(SystemExit):
-        flag_conflicts.refuse_before_loading(Config(**dict([stay]), num_actors=2), 3)
-    assert f"--{'='.join(stay)}: 2 actors cannot feed 3 learners" in capsys.readouterr().err
+        flag_conflicts.refuse_before_loading(Config(**stays, num_actors=2), 3)
+    ((name, value),) = stays.items()
+    assert f"--{name}={value}: 2 actors cannot feed 3 learners" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

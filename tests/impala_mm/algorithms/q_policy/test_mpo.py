@@ -174,5 +174,7 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch):
 def test_other_policies_and_actions_are_refused_in_a_sentence():
     with pytest.raises(ValueError, match="--box_policy=tanh: the policy of MPO is a normal"):
         _made(box_policy="tanh")
-    with pytest.raises(UnsuitableActions, match=r"MPO chooses .* takes one of 2 actions"):
+    with pytest.raises(
+        UnsuitableActions, match=r"MPO chooses numbers between two bounds .*one of 2"
+    ):
         _made(level="CartPole-v1", actions=None)
