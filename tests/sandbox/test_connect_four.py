@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from sandbox.connect_four import forks, show_threats, take_forks, take_wins, threats
+from sandbox.connect_four import show_threats, take_wins, threats
 
 
 def _has_line(pieces):
@@ -51,42 +51,6 @@ def test_threats_are_the_empty_cells_that_complete_a_line():
     assert found > 100
 
 
-def _wins_in_two(board, column, player):
-    """Return whether after this piece the player wins whatever the other one answers."""
-    board, other = _drop(board, column, player), 3 - player
-    answers = [c for c in range(7) if board[0, c] == 0]
-    if _threatens(board, other):
-        return False
-    after = [_drop(board, answer, other) for answer in answers]
-    return all(_threatens(b, player) for b in after)
-
-
-def _threatens(board, player):
-    """Return whether the player could win by one more piece."""
-    return any(_has_line(_drop(board, c, player) == player) for c in range(7) if board[0, c] == 0)
-
-
-def test_forks_are_the_threats_that_no_answer_stops():
-    random, found = np.random.default_rng(2), 0
-    for _ in range(60):
-        board, player = np.zeros([6, 7], int), 1
-        for _ in range(random.integers(8, 26)):
-            column = random.choice(np.flatnonzero(board[0] == 0))
-            board, player = _drop(board, column, player), 3 - player
-        if _has_line(board == 1) or _has_line(board == 2):
-            continue
-        boards = np.stack([board == 1, board == 2], -1)[np.newaxis].astype(np.int8)
-        columns = forks(boards)[0].any(0)
-        assert not (forks(boards) & boards.any(-1, keepdims=True)).any()
-        for column, player in itertools.product(np.flatnonzero(board[0] == 0), (1, 2)):
-            after = _drop(board, column, player)
-            if not _has_line(after == player):
-                expected = _threatens(after, player) and _wins_in_two(board, column, player)
-                assert columns[column, player - 1] == expected
-                found += expected
-    assert found > 10
-
-
 def test_the_wrapper_shows_them_to_the_player_whose_turn_it_is():
     classic = pytest.importorskip("pettingzoo.classic")
     game = show_threats(classic.connect_four_v3.env())
@@ -121,14 +85,3 @@ def test_it_takes_wins_and_otherwise_any_free_column():
     np.testing.assert_array_equal(found > 0, expected)
     np.testing.assert_allclose(found.sum(1), 1)
     assert all(len(set(row[row > 0])) == 1 for row in found), "all are equally likely"
-
-
-def test_forks_are_taken_after_wins():
-    board = np.zeros([6, 7], int)
-    board[5, 2:4] = 1
-    board[5, 6] = 2
-    boards = np.stack([np.stack([board == 1, board == 2], -1)] * 2).astype(np.float32)
-    boards[1, 5, 4, 0] = 1  # now column 1, and no fork, wins
-    np.testing.assert_allclose(
-        take_forks(boards), [[0, 0.5, 0, 0, 0.5, 0, 0], [0, 0.5, 0, 0, 0, 0.5, 0]]
-    )
