@@ -124,7 +124,7 @@ class QPolicySettings(ShiftSettings, HindsightSettings, TeacherSettings):
                 f"--replay={self.replay}: --algorithm={self.algorithm} has a replay of its own, "
                 f"of steps: leave it out, and set --replay_steps and --updates_per_step"
             )
-        if self.goal_critics > self.num_critics and "goal_critics" not in self.ignored:
+        if "goal_critics" not in self.ignored and self.goal_critics > self.num_critics:
             raise ValueError(
                 f"--goal_critics={self.goal_critics} is more than --num_critics="
                 f"{self.num_critics}: give at most as many"
