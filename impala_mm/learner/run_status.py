@@ -48,9 +48,8 @@ class RunStatus:
             opponents=[*read_opponents(self.config.opponents)],
         )
         self.heartbeat = heartbeat.of_learner()
-        # Whether a teacher acts in the newest games; asked before each update.
-        self._guidance = learner.algorithm.features.get(Guidance)
-        self._is_guided = self._guidance is not None
+        # How often a teacher acts in games; None: it does not, or no longer.
+        self._guidance: Guidance | None = learner.algorithm.features.get(Guidance)
         self.reports: list[LearnerReport] = []  # by rank
         self.reported_at = math.inf  # time.monotonic() of the newest reports
         self.no_unroll_comes = ""  # why no unroll can come any more to this learner
@@ -170,14 +169,14 @@ class RunStatus:
     @property
     def mean_return(self) -> float:
         """The policy's own mean return: NaN before 100 games, and while a teacher acts in them."""
-        return math.nan if self._is_guided else self.aggregator.mean_return()
+        return math.nan if self._guidance else self.aggregator.mean_return()
 
     def mean_returns(self) -> MeanReturns:
         """Return rank 0's mean returns, which no longer change once they end the run."""
         self.aggregator.collect(0, self.learner.meter)
-        if self._is_guided and self._guidance and float(self._guidance.share) == 0:
+        if self._guidance and float(self._guidance.share) == 0:
             self.aggregator.forget_games()
-            self._is_guided = False
+            self._guidance = None
         least_exploring = self.aggregator.mean_return()
         if self.learner.algorithm.explores_less_by_number:
             least_exploring = self.aggregator.mean_return_of_last_quarter()

@@ -75,6 +75,7 @@ def test_a_process_says_what_its_flags_would_start_and_starts_nothing(tmp_path):
         ({"mode": "test", "logdir": "runs/c"}, "valid: catch, with runs/c/checkpoints/0000000001 "),
         ({"mode": "export", "logdir": "runs/c"}, "valid: catch, with runs/c/checkpoints/00000000"),
         ({"job_name": "evaluator", "logdir": "runs/d"}, "waits for the first checkpoint\n"),
+        ({"level_name": _TURNS, "num_actors": 0, "opponents": "no/run"}, "9 actions\n"),
     ],
 )
 def test_what_can_be_is_said_in_a_line(catch, tmp_path, capsys, settings, said):
