@@ -12,6 +12,7 @@ from processes import ROOT
 from impala_mm.records import host_use, run_folder
 from impala_mm.runtime import heartbeat, ports, starter
 from launcher.supervise import task
+from sandbox import code_size
 
 # A package may import itself and the packages named here; "a.b" allows one module or package of a.
 ALLOWED = {
@@ -149,6 +150,13 @@ def test_no_file_imports_itself_by_way_of_others():
             free = next(name for name in arrows if not arrows[name] & arrows.keys())
             del arrows[free]
     assert not arrows, f"these are in, or behind, a circle of imports: {sorted(arrows)}"
+
+
+def test_the_training_loop_can_be_read_without_features_and_makers_of_environments():
+    read = {_name(path) for path in code_size.closure("impala_mm.learner.learner")}
+    assert "impala_mm.learner.train_step" in read
+    for rest in ("impala_mm.algorithms.features.", "impala_mm.environments.make", "impala_mm.jobs"):
+        assert not [name for name in read if name.startswith(rest)], "an arrow too many"
 
 
 def test_what_is_sent_to_hosts_needs_nothing_but_the_standard_library():

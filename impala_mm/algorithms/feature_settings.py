@@ -267,6 +267,11 @@ class TeacherSettings(Config):
         return bool(self.offline_updates or self.teacher_data_share)
 
     @property
+    def planned_offline_updates(self) -> int:
+        """The number of updates from recorded games with which the run begins."""
+        return self.offline_updates
+
+    @property
     def guides(self) -> bool:
         """Whether the teacher acts in actors."""
         return bool(self.guide_steps or self.guide_share)

@@ -230,7 +230,7 @@ def _suits_mean_image(config: Config, environment: Any) -> bool:
     """
     if not (environment.emulator and _has_image(environment.observation)):
         return False
-    if getattr(config, "offline_updates", 0):
+    if config.planned_offline_updates:
         return False
     return not config.replay or bool(replay_mix.parse(config.replay).queue.share)
 

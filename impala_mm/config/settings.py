@@ -73,6 +73,11 @@ class Config(TrainingSettings, RunSettings):
         """Whether the run needs recorded games."""
         return False
 
+    @property
+    def planned_offline_updates(self) -> int:
+        """The number of updates from recorded games with which the run begins."""
+        return 0
+
     @classmethod
     def of(cls, config: "Config") -> Self:
         """Return these settings as this type: without flags that it lacks, others by default."""

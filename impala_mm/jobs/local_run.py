@@ -82,7 +82,7 @@ def prepare(
         f"actor-{task}": [*common, "--job_name=actor", f"--task={task}"]
         for task in range(num_actors)
     }
-    if num_actors == 0 and getattr(config, "offline_updates", False):
+    if num_actors == 0 and config.planned_offline_updates:
         others["evaluator"] = [*common, "--job_name=evaluator"]
     return LocalProcesses(
         [*common, "--job_name=learner", "--num_learners=1"],  # each is one

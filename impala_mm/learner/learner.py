@@ -19,20 +19,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms.features.teacher import ends_offline
 from impala_mm.algorithms.interface import Algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.episodes import ReportedEpisodes
 from impala_mm.data.trajectory import Batch
 from impala_mm.data.variables import ParameterLayout
 from impala_mm.distributed.group import LearnerGroup, check_variables
-from impala_mm.learner import phases
 from impala_mm.learner.lockstep import AgreedStep, Lockstep, MeanReturns
 from impala_mm.learner.own_state import OwnState
 from impala_mm.learner.sources.batch_source import BatchSource, Composition
 from impala_mm.learner.train_step import StepResult, TrainStep, UpdateProfiler
 from impala_mm.records.metrics import Meter
-from impala_mm.runtime import lifecycle
+from impala_mm.runtime import lifecycle, starter
 from impala_mm.transport.connected_actors import ActorReport
 from impala_mm.transport.server import Server
 
@@ -48,8 +46,8 @@ class RunLimits:
         if not config.total_environment_frames and math.isinf(config.stop_at_return):
             self.episode_return = math.inf if reward_threshold is None else reward_threshold
         self.seconds = config.max_seconds  # counted from the first unroll of each start
-        ends = ends_offline(config)
-        self.offline_updates = phases.planned_updates(config) if ends else math.inf
+        ends = starter.ends_offline(config)
+        self.offline_updates = config.planned_offline_updates if ends else math.inf
 
     def why_reached(self, frames: float, episode_return: float, offline_updates: int) -> str:
         """Return why a run ends that has reached this; empty if it goes on."""
@@ -88,7 +86,7 @@ class Learner(threading.Thread):
         watched, values = algorithm.variables.watched, layout.values
         self._train_step = TrainStep(algorithm, group, config, values, watched)
         # Updates from recorded games with which the run begins, and those that were made.
-        self.offline_planned = phases.planned_updates(config)
+        self.offline_planned = config.planned_offline_updates
         self.offline_updates = 0
         self._offline_step: TrainStep | None = None
         if self.offline_planned:

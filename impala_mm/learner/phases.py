@@ -23,7 +23,7 @@ import numpy as np
 
 from impala_mm.algorithms import feature_settings
 from impala_mm.algorithms.agent import Agent
-from impala_mm.algorithms.features.teacher import UNKNOWN, Distillation, Returns, ends_offline
+from impala_mm.algorithms.features.teacher import UNKNOWN, Distillation, Returns
 from impala_mm.algorithms.interface import Algorithm, PolicyLoader, defines, entry_spec
 from impala_mm.config.errors import UserMistake
 from impala_mm.config.settings import Config
@@ -41,7 +41,7 @@ from impala_mm.learner.sources.recorded import (
 )
 from impala_mm.replay.data_set import About, BadData, unroll_spec
 from impala_mm.replay.recorded_games import RecordedGames
-from impala_mm.runtime import heartbeat
+from impala_mm.runtime import heartbeat, starter
 from impala_mm.runtime.log import Say
 from impala_mm.runtime.timing import Interval, format_duration
 
@@ -203,7 +203,7 @@ class Phases:
         source.begin(offline, left, beside)
         read_of = f"{games.steps:,} recorded steps ({len(games):,} unrolls)"
         if left:
-            follows = "the run ends" if ends_offline(config) else "actors play"
+            follows = "the run ends" if starter.ends_offline(config) else "actors play"
             self._say(f"offline: {left:,} updates from {read_of}; {follows} afterwards")
         if config.teacher_data_share:
             share = share_beside(self._algorithm, config)
@@ -259,18 +259,13 @@ class Phases:
         )
 
 
-def planned_updates(config: Config) -> int:
-    """Return the number of updates from recorded games with which a run begins."""
-    return getattr(config, "offline_updates", 0)
-
-
 def why_unsuitable(config: Config, algorithm: Algorithm) -> str:
     """Return why the flags do not fit the algorithm, as a sentence; empty if they do."""
-    if not planned_updates(config) or defines(algorithm.offline_update):
+    if not config.planned_offline_updates or defines(algorithm.offline_update):
         return ""
     return (
-        f"--offline_updates={planned_updates(config)}: --algorithm={config.algorithm} has no "
-        f"method offline_update (impala_mm/algorithms/interface.py explains it): give "
+        f"--offline_updates={config.planned_offline_updates}: --algorithm={config.algorithm} has "
+        f"no method offline_update (impala_mm/algorithms/interface.py explains it): give "
         f"--offline_updates=0, without which --mode=reincarnate has some"
     )
 

@@ -14,6 +14,8 @@ import socket
 import sys
 from typing import NamedTuple
 
+from impala_mm.config.settings import Config
+
 # In the environment of processes that `experiment.py` started on this machine: the user's command.
 COMMAND_VARIABLE = "IMPALA_MM_COMMAND"
 # In the environment of learners and actors that one program started together: an id of this start.
@@ -50,9 +52,10 @@ def num_actors() -> int | None:
     return int(text) if text.isdecimal() and int(text) else None
 
 
-def has_no_actors() -> bool:
-    """Return whether this learner was started without any actors."""
-    return os.environ.get(ACTORS_VARIABLE) == "0"
+def ends_offline(config: Config) -> bool:
+    """Return whether the run ends after its updates from recorded games: it has no actors."""
+    has_no_actors = config.num_actors == 0 or os.environ.get(ACTORS_VARIABLE) == "0"
+    return has_no_actors and config.planned_offline_updates > 0
 
 
 # The variables of each launcher: Open MPI, horovodrun, MPICH's Hydra, Slurm's srun. They hold the

@@ -88,18 +88,12 @@ def has_frames(first: tf.Tensor, frame_stack: int) -> tf.Tensor:
     return begun | ~missing
 
 
-def ends_offline(config: Config) -> bool:
-    """Return whether a run ends after its updates from recorded games: it has no actors."""
-    has_none = config.num_actors == 0 or starter.has_no_actors()
-    return has_none and getattr(config, "offline_updates", 0) > 0
-
-
 def last_frame(config: TeacherSettings, context: Context) -> tf.Tensor:
     """Return the frames at which teaching ends, by --teacher_frames; infinity if nobody plays.
 
     Without actors, the progress is that of updates, and there are no frames.
     """
-    if ends_offline(config):
+    if starter.ends_offline(config):
         return tf.constant(float("inf"))
     end = config.teacher_frames
     return context.total / 2 if end == AUTO else tf.constant(end, tf.float32)
