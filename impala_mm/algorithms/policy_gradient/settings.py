@@ -18,7 +18,7 @@ from impala_mm.algorithms.feature_settings import (
 )
 from impala_mm.algorithms.parts.advantage_settings import AdvantageSettings
 from impala_mm.algorithms.parts.round_settings import SEVERAL_PASSES, SEVERAL_STEPS, RoundSettings
-from impala_mm.config.flags import AUTO, default, flag, with_flag, with_number
+from impala_mm.config.flags import AUTO, arguments, default, flag, with_flag, with_number
 from impala_mm.config.settings import Config
 
 GROUP = "Policy gradient"
@@ -207,12 +207,13 @@ class VMPOSettings(EpochSettings):
     def __post_init__(self) -> None:
         """Refuse a target that no weights have, and targets for the same."""
         super().__post_init__()
-        usual = type(self).target_kl_mu_pi
-        if self.decoupled_kl and self.target_kl_mu_pi != usual:
-            raise ValueError(
-                f"--target_kl_mu_pi={self.target_kl_mu_pi:g} with --decoupled_kl: give "
-                f"--target_kl_mean and --target_kl_deviation in its place"
-            )
+        for name in ("target_kl_mu_pi", "kl_mu_pi_cost"):
+            if self.decoupled_kl and getattr(self, name) != getattr(type(self), name):
+                (given,) = arguments(self, [name])
+                raise ValueError(
+                    f"{given} with --decoupled_kl: give --target_kl_mean and --target_kl_deviation "
+                    f"in its place"
+                )
         steps = self.batch_size * self.unroll_length
         most = math.log(max(steps // 2, 1))  # where one action has all the weight
         if self.target_weight_kl >= most:

@@ -32,6 +32,7 @@ from tests.helpers import in_process
         ("vmpo --target_weight_kl=7", "are at most 6.93 nats from equal ones"),
         ("vmpo --target_weight_kl=-1", "it must be at least 0"),
         ("vmpo --decoupled_kl --target_kl_mu_pi=0.1", "give --target_kl_mean and"),
+        ("vmpo --decoupled_kl --kl_mu_pi_cost=1", "give --target_kl_mean and"),
         ("impala --teacher=x --distill=value --offline_updates=5", "--distill=policy_and_value"),
         ("impala --teacher=x --distill=margin", "use --distill=best_action, or --algorithm=dqn"),
         ("pqn --minibatches=5", "does not divide --batch_size x --unroll_length=512"),
