@@ -154,7 +154,7 @@ def _environment(name: str, pods: Pods, request: Request) -> list[Object]:
         START_VARIABLE: name,
     }
     if PORTS_VARIABLE in variables:
-        agent = f"{own.python} -ES {own.root}/launcher/supervise/mpi_agent.py"
+        agent = f"{own.python} -ES {own.root}/launcher/supervise {PACKAGE}.mpi_agent"
         variables["PRTE_MCA_plm_ssh_agent"] = agent
     if pods.row.job == "learner":
         variables[HOSTS_VARIABLE] = _hosts_file(name, request)

@@ -16,12 +16,6 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parent.parent
 SYSTEM_PYTHONS = ("python3", "python3.13", "python3.12", "python3.11", "python3.10")
 _VERSION_CHECK = "import sys; sys.exit(sys.version_info < (3, 10))"
-# Runs the module that is named by the first argument (`programs`).
-_MAIN = """\
-import runpy
-import sys
-runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
-"""
 # Reads the bundle from standard input, stores it and runs `agent_main`.
 _BOOTSTRAP = """
 import os, sys
@@ -53,14 +47,13 @@ _ENCODED_BOOTSTRAP = (
 
 @functools.cache
 def bundle() -> bytes:
-    """Return the archive: a zip file, of which Python can run each module."""
+    """Return the archive, a zip file."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
         for path in [_PACKAGE / "__init__.py", *sorted((_PACKAGE / "supervise").glob("*.py"))]:
             # A ZipInfo without a time makes equal sources equal archives, which share a file name.
             name = zipfile.ZipInfo(str(path.relative_to(_PACKAGE.parent)))
             file.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED)
-        file.writestr(zipfile.ZipInfo("__main__.py"), _MAIN, zipfile.ZIP_DEFLATED)
     return packed.getvalue()
 
 

@@ -335,11 +335,5 @@ def main() -> None:
     serve(_TimeoutStream(sys.stdin.buffer), _TimeoutStream(sys.stdout.buffer))
 
 
-def serve_command() -> list[str]:
-    """Return the command that serves this machine's files; this package may be in an archive."""
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    code = (
-        f"import sys; sys.path.insert(0, {package!r}); "
-        f"from launcher.supervise import file_service; file_service.main()"
-    )
-    return [sys.executable, "-ESc", code]
+if __name__ == "__main__":
+    main()

@@ -19,7 +19,6 @@ from typing import Any
 from launcher.supervise import (
     bandwidth,
     child_process,
-    file_service,
     mpi_agent,
     mpirun,
     programs,
@@ -131,8 +130,11 @@ class MachineProbe:
         (Path(folder) / SAVE_REQUEST).touch()
 
     describe_writer = staticmethod(run_registry.describe_writer)
-    file_service_command = staticmethod(file_service.serve_command)
     measure_bandwidth = staticmethod(bandwidth.measure)
+
+    def file_service_command(self) -> list[str]:
+        """Return the command that serves this machine's files (`file_service`)."""
+        return programs.command_of("file_service")
 
     def resolve(self, host: str) -> list[str]:
         """Return the IPv4 addresses of a host name, looked up on this machine."""

@@ -1,6 +1,6 @@
 """Lets another host start mpirun's daemon: mpirun calls this program instead of ssh.
 
-    mpi_agent.py HOST COMMAND...
+    launcher.supervise.mpi_agent HOST COMMAND...
 
 On each other host the frontend has started `mpi_host`, which connects to this host at the port
 that is known to both. The program waits for it, passes mpirun's command for the daemon to it over
@@ -10,8 +10,6 @@ if the daemon could not be started, or the connection was lost.
 Both sides show the learners' certificate of the run's token file, which hosts of actors lack:
 others are refused before a byte of theirs is read. Messages are lines of JSON: {"command": text} to
 the other host, and from it {"output": text}, at the daemon's end with its "code", too.
-
-The file imports nothing of this package, so that mpirun can call it by its path.
 """
 
 import contextlib
@@ -29,10 +27,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Environment variables of mpirun. The first is JSON: {other host's address: [this host's address,
-# port]}. The second is the token file, or its content.
-PORTS_VARIABLE, TOKEN_VARIABLE = "IMPALA_MM_MPI_PORTS", "IMPALA_MM_MPI_CERTIFICATES"  # as in `task`
-_HEARTBEAT, _WAITS = "IMPALA_MM_HEARTBEAT", "waits-"  # as in `task`
+from launcher.supervise.task import HEARTBEAT, PORTS_VARIABLE, WAITS
+
+# Environment variable of mpirun: the run's token file, or its content.
+TOKEN_VARIABLE = "IMPALA_MM_MPI_CERTIFICATES"
 FIRST_PORT = 7001  # the first port that is tried
 _ROLE = "learner"  # what the certificate of both sides names
 _PEM = re.compile(r"-----BEGIN ([A-Z ]+)-----.+?-----END \1-----\n?", re.DOTALL)
@@ -176,8 +174,8 @@ class Door:
 
 def set_waiting(host: str, waits: bool) -> None:
     """Tell this process's supervisor, by a file, whether it waits for a host."""
-    if beat := os.environ.get(_HEARTBEAT):
-        path = Path(beat).with_name(_WAITS + host)
+    if beat := os.environ.get(HEARTBEAT):
+        path = Path(beat).with_name(WAITS + host)
         path.touch() if waits else path.unlink(missing_ok=True)
 
 

@@ -4,6 +4,7 @@
     launcher.supervise.window FOLDER            shows a process; in a window of tmux
     launcher.supervise.mpi_agent HOST ...       is called by mpirun, for each other learners' host
     launcher.supervise.mpi_host ADDRESS ...     runs mpirun's daemon on another learners' host
+    launcher.supervise.file_service             sends and receives files, over SSH
 
 They need no installed packages; without them Python starts in half the time.
 
@@ -23,21 +24,13 @@ from pathlib import Path
 from launcher.supervise.task import PORTS_VARIABLE
 
 PACKAGE = "launcher.supervise"  # first word of a command for `complete`
-# The project's clone, or the archive of this package.
-_CODE_ROOT = Path(__file__).resolve().parents[2]
+_FOLDER = Path(__file__).resolve().parent  # in the project's clone, or in the archive of it
 _LOGIND_SECONDS = 5.0  # timeout for an answer of systemd
-# Runs a module of the folder that is named first, as the archive runs its own, from any folder. The
-# working directory may have modules with names of Python's own: nothing is imported from there.
-_RUN_MODULE = (
-    "import sys; sys.path[0] = sys.argv.pop(1); import runpy; "
-    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-)
 
 
 def command_of(program: str, *arguments: str) -> list[str]:
     """Return the command that runs a program of this package, in any working directory."""
-    how = ["-c", _RUN_MODULE] if _CODE_ROOT.is_dir() else []
-    return [sys.executable, "-ES", *how, str(_CODE_ROOT), f"{PACKAGE}.{program}", *arguments]
+    return [sys.executable, "-ES", str(_FOLDER), f"{PACKAGE}.{program}", *arguments]
 
 
 def complete(
@@ -50,9 +43,7 @@ def complete(
     """
     found = dict(environment)
     if PORTS_VARIABLE in environment:
-        own = [_CODE_ROOT / "launcher" / "supervise" / "mpi_agent.py"]
-        agent = own if _CODE_ROOT.is_dir() else [_CODE_ROOT, f"{PACKAGE}.mpi_agent"]
-        found["PRTE_MCA_plm_ssh_agent"] = " ".join([sys.executable, "-ES", *map(str, agent)])
+        found["PRTE_MCA_plm_ssh_agent"] = " ".join(command_of("mpi_agent"))
     return command_of(*command[1:]) if command[0] == PACKAGE else list(command), found
 
 

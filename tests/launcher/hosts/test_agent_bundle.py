@@ -3,8 +3,10 @@
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
+from processes import ROOT
 
 from launcher.hosts import agent_bundle
 from launcher.supervise.agent_main import READY_LINE
@@ -44,3 +46,25 @@ def test_a_state_folder_that_a_host_cannot_write_is_named_in_a_sentence(tmp_path
     said = f"{tmp_path}/file/impala_mm cannot be written (Not a directory); set XDG_STATE_HOME"
     assert ran.stderr.decode().startswith(said)
     assert ran.stderr.count(b"\n") == 1
+
+
+_COMMAND = """
+import sys
+sys.path[0] = sys.argv[1]
+from launcher.supervise import programs
+print(*programs.command_of("supervisor", "no task"), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("is_archive", [True, False])
+def test_a_program_runs_from_the_archive_as_from_a_clone_in_any_folder(is_archive, tmp_path):
+    """The folder may have modules with names of Python's own."""
+    archive = tmp_path / "far.zip"
+    archive.write_bytes(agent_bundle.bundle())
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    ask = [sys.executable, "-ESc", _COMMAND, archive if is_archive else ROOT]
+    command = subprocess.check_output(ask, text=True).splitlines()
+    assert command[0] == sys.executable
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    said = "no task holds no task, or a supervisor has already taken it\n"
+    assert (ran.returncode, ran.stderr) == (2, said)

@@ -12,14 +12,14 @@ import subprocess
 import sys
 
 import pytest
-from processes import ROOT, free_port, wait
+from processes import free_port, wait
 from supervising import Supervised, until
 
 from impala_mm.runtime import run_token
 from impala_mm.runtime.certificates import split
 from launcher.supervise import mpi_agent, programs
 from launcher.supervise.procfs import descendants
-from launcher.supervise.task import HEARTBEAT
+from launcher.supervise.task import HEARTBEAT, PORTS_VARIABLE
 
 LINE = (
     "PRTE_PREFIX=/first;export PRTE_PREFIX;PMIX_PREFIX=/first;export PMIX_PREFIX;/first/bin/prted "
@@ -65,10 +65,9 @@ class Pair:
 
     def agent(self, line=LINE):
         """Let mpirun call its agent."""
-        ports = {mpi_agent.PORTS_VARIABLE: json.dumps({"there": ["127.0.0.1", self.port]})}
-        program = ROOT / "launcher" / "supervise" / "mpi_agent.py"
-        own = {HEARTBEAT: str(self.folder / "beat")}
-        return self.start([sys.executable, "-ES", program, "there", *line.split()], **ports, **own)
+        ports = {PORTS_VARIABLE: json.dumps({"there": ["127.0.0.1", self.port]})}
+        program = programs.command_of("mpi_agent", "there", *line.split())
+        return self.start(program, **ports, **{HEARTBEAT: str(self.folder / "beat")})
 
     def dial(self, token=None):
         """Connect to the agent, once it listens; with `token` by TLS."""
