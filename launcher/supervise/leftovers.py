@@ -27,14 +27,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.supervise import file_lock, procfs
-from launcher.supervise.json_files import read_json, read_text
+from launcher.supervise.json_files import read_text
 
 _LEAST_AGE = 10.0  # seconds: a new file may not be in use yet
 _CLOCK_SECONDS = 60.0  # by which the clock may have been set since a process was started
-_SEGMENT = re.compile(r"sm_segment\.(?P<host>.+)\.(?P<uid>\d+)\.(?P<job>[0-9a-f]+)\.\d+")
 _PROGRAM = re.compile(r"python|mpirun|prte|orted")  # in the commands of learners
-_SESSION = re.compile(r"ompi\.(\d+)")
-_STATE_FOLDER = re.compile(r"impala_mm-(?P<host>.+)\.(?P<pid>\d+)-[^-]+")
+# The folders of an mpirun and of an experiment.py.
+_OWNED = re.compile(r"(?:ompi|impala_mm-(?P<host>.+))\.(?P<pid>\d+)(?:-[^-]+)?")
 # The namespaces of a machine itself, by their inodes; those of containers have others.
 _PID_NAMESPACE, _IPC_NAMESPACE = 0xEFFFFFFC, 0xEFFFFFFF
 
@@ -63,15 +62,15 @@ def remove_leftovers(
     in_container = _namespace("pid") != _PID_NAMESPACE
     if in_container and _namespace("ipc") == _IPC_NAMESPACE:
         return  # the machine's processes share its memory, and cannot be seen
-    segments = [path for path in _ours(shared_memory, "sm_segment.*", stat.S_ISREG) if _job(path)]
+    here = f"{socket.gethostname()}.{os.geteuid()}"
+    segments = _ours(shared_memory, f"sm_segment.{here}.*.*", stat.S_ISREG)
     folders, translated = [], []
     if not in_container:  # its folders may be those of the machine
-        sessions = _ours(temporary, "ompi.*", stat.S_ISDIR)
-        folders = [path for path in sessions if _has_no_process(path)]
-        states = _ours(temporary, "impala_mm-*", stat.S_ISDIR)
-        folders += [path for path in states if _has_no_supervisor(path)]
-        here = f"ompi.{socket.gethostname()}.{os.geteuid()}"
-        for folder in _own_folders(temporary / here, temporary / here / "jf.0")[1:]:
+        owned = _ours(temporary, "ompi.*", stat.S_ISDIR)
+        owned += _ours(temporary, "impala_mm-*", stat.S_ISDIR)
+        folders = [path for path in owned if _owner_has_ended(path)]
+        single = temporary / f"ompi.{here}"
+        for folder in _own_folders(single, single / "jf.0")[1:]:
             folders += _ours(folder, "*", stat.S_ISDIR)
         for folder in (local, *_own_folders(local / "__pycache__")):
             translated += _ours(folder, "__autograph_generated_file*", stat.S_ISREG)
@@ -85,7 +84,7 @@ def remove_leftovers(
         if _job(path) not in in_use:
             _remove(path)
     for path in folders:
-        if not uses.has(path) and not (path.name.isdigit() and int(path.name) in in_use):
+        if not uses.has(path) and not (path.name.isdigit() and f"{int(path.name):x}" in in_use):
             _remove(path)
     for path in translated:
         with contextlib.suppress(OSError):  # TensorFlow has just removed it
@@ -138,28 +137,17 @@ def _ours(folder: Path, pattern: str, is_kind: Callable[[int], bool]) -> list[Pa
     return found
 
 
-def _job(segment: Path) -> int | None:
-    """Return the number of the job that a rank of this host and user belonged to."""
-    found = _SEGMENT.fullmatch(segment.name)
-    if not found or (found["host"], int(found["uid"])) != (socket.gethostname(), os.geteuid()):
-        return None
-    return int(found["job"], 16)
+def _job(segment: Path) -> str:
+    """Return the number, in hexadecimal, of the job that a rank belonged to."""
+    return segment.name.split(".")[-2]
 
 
-def _has_no_process(session: Path) -> bool:
-    """Return whether an mpirun of this host made a session, and no process has its pid."""
-    found = _SESSION.fullmatch(session.name)
-    is_here = (session / f"pmix.{socket.gethostname()}.tool").exists()
-    return bool(found and is_here and not Path("/proc", found[1]).exists())
-
-
-def _has_no_supervisor(state_folder: Path) -> bool:
-    """Return whether an experiment.py of this host and its supervisors have all ended."""
-    found = _STATE_FOLDER.fullmatch(state_folder.name)
-    if not found or found["host"] != socket.gethostname() or Path("/proc", found["pid"]).exists():
+def _owner_has_ended(folder: Path) -> bool:
+    """Return whether a process of this host made a folder, and none has its pid any more."""
+    found, host = _OWNED.fullmatch(folder.name), socket.gethostname()
+    if not found or (found["host"] != host and not (folder / f"pmix.{host}.tool").exists()):
         return False
-    contents = (read_json(path) for path in state_folder.glob("*/state.json"))
-    return not any(procfs.is_alive(content.get("supervisor")) for content in contents)
+    return not Path("/proc", found["pid"]).exists()
 
 
 def _find_uses() -> _Uses | None:

@@ -1,6 +1,5 @@
 """The leftovers of killed processes are removed, and those of a living neighbour are not."""
 
-import json
 import mmap
 import os
 import re
@@ -15,7 +14,7 @@ import pytest
 from processes import ROOT
 from supervising import Supervised, until
 
-from launcher.supervise import leftovers, procfs, run_registry
+from launcher.supervise import file_lock, leftovers, procfs, run_registry
 from launcher.supervise.json_files import write_json
 from launcher.supervise.leftovers import remove_leftovers, remove_shared_parameters
 
@@ -72,20 +71,22 @@ def test_segments_go_unless_a_process_has_one_of_their_job_mapped(tmp_path, shar
 
 
 def test_a_state_folder_goes_once_its_owner_and_supervisors_have_ended(tmp_path, shared):
-    def make(owner, supervisor, host=HOST):
+    def make(owner, host=HOST):
         folder = tmp_path / f"impala_mm-{host}.{owner}-ab_12"
-        state = json.dumps({"supervisor": supervisor}).encode()
-        _make(folder / "learners" / "state.json", content=state)
+        _make(folder / "learners" / "lock")
         os.utime(folder, (0, 0))
         return folder
 
-    alive = [os.getpid(), procfs.start_time(os.getpid())]
-    dead = make(DEAD, [DEAD, 1])
-    kept = [make(os.getpid(), None), make(DEAD + 1, alive), make(DEAD, [DEAD, 1], host="another")]
+    dead, supervised = make(DEAD), make(DEAD + 1)
+    kept = [supervised, make(os.getpid()), make(DEAD, host="another")]
     kept.append(_make(tmp_path / "impala_mm-ab_12", content=None))
+    lock = file_lock.acquire(supervised / "learners" / "lock")  # as its supervisor does
     remove_leftovers(tmp_path, shared, tmp_path)
     assert not dead.exists()
     assert all(path.exists() for path in kept)
+    os.close(lock)
+    remove_leftovers(tmp_path, shared, tmp_path)
+    assert not supervised.exists()
 
 
 def test_an_mpiruns_session_goes_once_neither_its_pid_nor_a_file_is_in_use(tmp_path, shared):
