@@ -145,21 +145,21 @@ def of_all(base: type) -> dict[str, tuple[dataclasses.Field, list[str]]]:
     return own
 
 
-def of_arguments(peek: Callable[[str], str], base: type) -> type:
+def of_arguments(text_of: Callable[[str], str], base: type) -> type:
     """Return the type of the settings of the algorithm that the command line names.
 
-    `peek` returns the text of one of its flags, before it is known which others there are. What is
-    wrong with the algorithm ends the program with exit code 2 and one sentence, after the traceback
-    of what the user's code raised.
+    `text_of` returns the text of a flag that all algorithms have. What is wrong with the algorithm
+    ends the program with exit code 2 and one sentence, after the traceback of what the user's code
+    raised.
     """
-    algorithm = peek("algorithm")
+    algorithm = text_of("algorithm")
     if algorithm in BUILT_IN and (own := Path(f"{algorithm}.py")).is_file():
         flags.warn(
             f"--algorithm={algorithm} is built in, and {own} here is not used: rename the file"
         )
     try:
         settings: Any = settings_type(algorithm, base)
-        suited: type = settings.suited_to(peek("level_name"))
+        suited: type = settings.suited_to(text_of("level_name"))
         return suited
     except BadAlgorithm as error:
         refuse(algorithm, error)

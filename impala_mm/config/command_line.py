@@ -8,19 +8,20 @@ which takes seconds to load.
 
     --name=value    --name value    --name and --noname for true and false
     --flagfile=PATH    the lines of a file in its place; those that begin with # or // are comments
+
+The words are read twice: first as the flags that all algorithms have, among which are the files of
+settings, the modules to import and the algorithm. These decide which flags there are.
 """
 
 import collections
-import contextlib
 import dataclasses
-import functools
 import io
 import itertools
 import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,13 +35,10 @@ from impala_mm.config import (
 )
 from impala_mm.config.errors import BadSettings
 from impala_mm.config.flags import AUTO, OldName, nearest, refuse
-from impala_mm.config.setting_files import Sourced
+from impala_mm.config.setting_files import COMMAND_LINE, Sourced
 
-_FILE = "experiment"  # the frontend's flag that names a file of settings, too
 _HELP = {"--help", "-help", "-h", "--helpfull"}
-# Flags by all their names; None: an old one without effect.
-_Known = Mapping[str, dataclasses.Field | None]
-_TRUTHS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+_Pairs = Sequence[tuple[str, str | None]]  # flags as they are typed: names and texts
 
 
 def escape_unknown_characters() -> None:
@@ -53,8 +51,8 @@ def escape_unknown_characters() -> None:
 def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, ...], list[str]]:
     """Parse `argv`; return an object of each config type, and the names of the flags given.
 
-    A config type may have two methods: `of_arguments(peek)` returns the subclass that replaces it,
-    and `of_all_algorithms()` the flags of other subclasses, with the algorithms that have them.
+    A config type may have two methods: `of_arguments(text_of)` returns the subclass that replaces
+    it, and `of_all_algorithms()` the flags of other subclasses, with the algorithms that have them.
     NOT_TAKEN has flags of other types that it refuses. A method `__post_init__` may compare flags
     with each other: it raises a ValueError with the error. So does `refuse_typed`, about values
     that a recorded run may have. If it has the flags `preset` and `config`, the
@@ -65,75 +63,40 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     their values, and both end the program with exit code 0.
     """
     escape_unknown_characters()
-    argv = [argv[0], *_with_files(argv[1:])]
-    read = _read_files(argv, configs)
-    extended = [argv[0], *_as_arguments(read), *argv[1:]]
-    _import_modules(extended, configs)
-    bases = configs
-    configs = tuple(
-        getattr(c, "of_arguments", lambda _, c=c: c)(functools.partial(peek, extended, c))
-        for c in configs
-    )
-    read = _without_idle_phase(read, extended, configs)
-    fields = _all_fields(configs)
-    not_taken = {name for config in configs for name in getattr(config, "NOT_TAKEN", ())}
-    shown = [f for name, f in fields.items() if name not in {*not_taken, "origins"}]
-    old = {n: o for config in configs for n, o in getattr(config, "OLD_NAMES", {}).items()}
+    words = _with_files(argv[1:])
+    shared = _Flags(configs)
+    typed = shared.texts(words)
+    read = setting_files.read(typed, shared.fields) if "preset" in shared.fields else {}
+    # Of the flags that all algorithms have, as they would be typed.
+    texts = {name: str(f.default) for name, f in shared.fields.items()}
+    texts |= setting_files.texts(shared.by_own_names(read)) | typed
+    if "imports" in texts:
+        _import_modules(texts["imports"])
+    types: list[Any] = [
+        each.of_arguments(texts.__getitem__) if hasattr(each, "of_arguments") else each
+        for each in configs
+    ]
+    known = _Flags(types, texts.get("algorithm", ""))
+    _print_help(argv[0], words, about, known, shared, "algorithm" in typed)
 
-    def of_other_algorithms() -> dict[str, Any]:
-        """Return the flags that other algorithms have, and these algorithms, by name."""
-        return {
-            name: flag_and_algorithms
-            for config in configs
-            for name, flag_and_algorithms in getattr(config, "of_all_algorithms", dict)().items()
-            if name not in fields
-        }
+    pairs = list(_pairs(words, known))
+    of_words = _of_words(pairs, known)
+    settings = _without_idle_phase(_of_files(read, known, of_words) | of_words, known)
+    values = known.values(settings)
+    _refuse_wrong(values, settings, known)
+    for name in filter({*read, *dict(pairs)}.__contains__, known.old):
+        print(f"note: {help_page.old_name(name, known.old[name])}", file=sys.stderr)
+    _note_what_is_left_out(read, settings, known)
 
-    _print_help(argv, about, shown, old, of_other_algorithms, _all_fields(bases).values())
-    # The names of flags by other names that they have; None: an old flag without effect.
-    names: dict[str, str | None] = {
-        other: name
-        for config in configs
-        for other, name in getattr(config, "ALIASES", {}).items()
-        if other not in fields  # an algorithm may have a flag of this name
-    }
-    names |= {name: was.now for name, was in old.items()}
-    known = fields | {other: fields.get(now or "") for other, now in names.items()}
-    typed = list(_pairs(argv[1:], known))
-    of_user = _read_typed(typed, known)
-    values = {name: _converted(f.default, f) for name, f in fields.items()} | of_user
-
-    def why_unknown(name: str, value: str = "") -> str:
-        what, others = nearest(name, fields, value), of_other_algorithms()
-        if name in others:
-            what = f" of --algorithm={values['algorithm']}; --algorithm={others[name][1][0]} has it"
-        return f"there is no flag --{name}{what}"
-
-    _refuse_unknown(typed, known, why_unknown)
-    sources = {name: setting_files.COMMAND_LINE for name in fields if name in of_user}
-    for name, setting in _with_new_names(read, names).items():
-        if name not in fields and not setting.is_recorded:
-            refuse(f"{setting.source}: {why_unknown(name)}")
-        if name not in sources and _counts(name, setting, fields):
-            values[name] = _value_of_file(setting, fields[name])
-            sources[name] = setting.source
-    for name, f in fields.items():
-        if mistake := flag_values.why_wrong(values[name], f):
-            source = sources.get(name, setting_files.COMMAND_LINE)
-            where = "" if source == setting_files.COMMAND_LINE else f"{source}: "
-            refuse(f"{where}--{name}={values[name]}: {mistake}")
-    for name in filter({*read, *dict(typed)}.__contains__, old):
-        print(f"note: {help_page.old_name(name, old[name])}", file=sys.stderr)
-    _note_what_is_left_out(read, fields, {*sources, *not_taken})
-    passed_on = {n: s for n, s in sources.items() if flags.info(fields[n]).scope != "command"}
-    if "origins" in fields and "origins" not in of_user:
+    sources = {name: settings[name].source for name in known.fields if name in settings}
+    passed_on = {n: s for n, s in sources.items() if flags.info(known.fields[n]).scope != "command"}
+    if "origins" in known.fields and "origins" not in settings:
         values["origins"] = json.dumps(setting_files.by_source(passed_on))
-    objects = _make_all(configs, values)
-    if "show_config" in fields and values["show_config"]:
-        files = map(setting_files.show, objects, bases, itertools.repeat(sources))
-        _print_and_exit("\n\n".join(files))
-    given = [name for name in fields if name in passed_on]
-    return objects, given + ["origins"] * bool(read)
+    objects = _make_all(types, values)
+    if values.get("show_config"):
+        shown = map(setting_files.show, objects, configs, itertools.repeat(sources))
+        _print_and_exit("\n\n".join(shown))
+    return objects, [*passed_on, *["origins"] * bool(read)]
 
 
 def parse_settings(settings: Mapping[str, Any], config: type) -> tuple[Any, list[str]]:
@@ -148,51 +111,6 @@ def parse_settings(settings: Mapping[str, Any], config: type) -> tuple[Any, list
         user_modules.refuse_foreign()
         (made,), given = parse(["", *setting_files.to_arguments(settings)], "", config)
     return made, given
-
-
-def _make_all(configs: Sequence[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
-    try:
-        objects = tuple(
-            config(**{f.name: _rewritten(values[f.name], f) for f in dataclasses.fields(config)})
-            for config in configs
-        )
-        for made in objects:
-            getattr(made, "refuse_typed", lambda: None)()
-    except ValueError as error:  # about flags that do not fit together
-        refuse(str(error))
-    return objects
-
-
-def _print_help(
-    argv: Sequence[str],
-    about: str,
-    shown: Sequence[dataclasses.Field],
-    old: dict[str, OldName],
-    of_other_algorithms: Callable[[], dict[str, Any]],
-    shared: Iterable[dataclasses.Field],
-) -> None:
-    """Print a page of --help, and exit, if one is asked for; `shared`: flags of all algorithms."""
-    program = messages.program("run_experiment" in Path(argv[0]).name)
-    for option, _, words in (argument.partition("=") for argument in argv[1:]):
-        if option not in _HELP:
-            continue
-        if words == "all" or option == "--helpfull":
-            text = help_page.whole(program, about, shown, old)
-        elif words:
-            text = help_page.about_words(words, shown, of_other_algorithms())
-        elif "algorithm" in _named(argv):
-            text = help_page.of_algorithm(shown, shared)
-        else:
-            text = help_page.first(program, about, shown)
-        _print_and_exit(text)
-
-
-def _print_and_exit(text: str) -> NoReturn:
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:  # the reader has seen enough, as in `--help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    sys.exit(0)
 
 
 def _with_files(arguments: Iterable[str], within: Sequence[str] = ()) -> list[str]:
@@ -222,178 +140,72 @@ def _with_files(arguments: Iterable[str], within: Sequence[str] = ()) -> list[st
     return found
 
 
-def _pairs(arguments: Iterable[str], known: _Known) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each flag in arguments; what is no flag has no name.
+class _Flags:
+    """The flags of config types, by all names that they have."""
 
-    A flag of `known` that lacks the value that it needs is refused.
-    """
-    waiting = collections.deque(arguments)
-    while waiting:
-        argument = waiting.popleft()
-        if argument == "--":
-            continue
-        name, equals, text = argument.removeprefix("-").removeprefix("-").partition("=")
-        opposite = name.removeprefix("no")
-        if not (name and argument.startswith("-")):
-            name, text = "", argument
-        elif equals:
-            pass
-        elif _may_be_bare(known.get(name)):
-            text = "true"
-        elif name not in known and _may_be_bare(known.get(opposite)):
-            name, text = opposite, "false"
-        elif waiting and (name in known or not waiting[0].startswith("-")):
-            text = waiting.popleft()
-        elif name in known:
-            refuse(f"{argument} has no value: write --{name}=VALUE")
-        yield name, text
+    def __init__(self, types: Sequence[Any], algorithm: str = "") -> None:
+        self.types = types
+        self.fields = _fields_of(types)
+        self.old: dict[str, OldName] = {}
+        self.not_taken: set[str] = set()
+        names: dict[str, str | None] = {}
+        for each in types:
+            self.old |= getattr(each, "OLD_NAMES", {})
+            self.not_taken |= set(getattr(each, "NOT_TAKEN", ()))
+            names |= getattr(each, "ALIASES", {})
+        names |= {name: was.now for name, was in self.old.items()}
+        self.by_name: dict[str, dataclasses.Field | None] = {  # None: an old one without effect
+            name: self.fields.get(now or "") for name, now in names.items()
+        }
+        self.by_name |= self.fields  # of which an algorithm's own may have the name of an alias
+        self._algorithm = algorithm  # whose types these are
 
+    def texts(self, words: Iterable[str]) -> dict[str, str]:
+        """Return the texts typed, by the flags' own names; of one that is typed again, the last."""
+        return {
+            f.name: text
+            for name, text in _pairs(words, self)
+            if (f := self.by_name.get(name)) and text is not None
+        }
 
-def _read_typed(typed: Iterable[tuple[str, str]], known: _Known) -> dict[str, Any]:
-    """Return the values of the flags typed; of one that is typed again, the last."""
-    values: dict[str, Any] = {}
-    for name, text in typed:
-        if f := known.get(name):
-            try:
-                value = _converted(text, f)
-            except ValueError as error:
-                refuse(f"flag --{f.name}={text}: {error}")
-            is_repeated = isinstance(value, tuple)
-            values[f.name] = (*values.get(f.name, ()), *value) if is_repeated else value
-    return values
+    def by_own_names(self, read: Mapping[str, Sourced]) -> dict[str, Sourced]:
+        """Return settings from files by the flags' own names, without those that have no effect."""
+        found = {}
+        for name, setting in read.items():
+            f = self.by_name.get(name)
+            own = f.name if f else name
+            if (f or name not in self.by_name) and (own == name or own not in read):
+                found[own] = setting
+        return found
 
+    def values(self, settings: Mapping[str, Sourced]) -> dict[str, Any]:
+        """Return the values of all flags: those of settings, and defaults."""
+        return {
+            name: settings[name].value if name in settings else _converted(f.default, f)
+            for name, f in self.fields.items()
+        }
 
-def _refuse_unknown(
-    typed: Iterable[tuple[str, str]], known: _Known, why_unknown: Callable[[str, str], str]
-) -> None:
-    """Refuse flags that do not exist, each in a line, and arguments that are no flags."""
-    if unknown := {name: text for name, text in typed if name and name not in known}:
-        refuse("\nerror: ".join(itertools.starmap(why_unknown, unknown.items())))
-    if rest := [text for name, text in typed if not name]:
-        refuse(f"{rest[0]!r} is no flag: write --name=value (`--help=all` lists the flags)")
+    def of_other_algorithms(self) -> dict[str, Any]:
+        """Return the flags that other algorithms have, and these algorithms, by name."""
+        return {
+            name: flag_and_algorithms
+            for each in self.types
+            for name, flag_and_algorithms in getattr(each, "of_all_algorithms", dict)().items()
+            if name not in self.fields
+        }
 
-
-def _read_files(argv: Sequence[str], configs: Sequence[type]) -> dict[str, Sourced]:
-    """Return the settings in the files that the command line names, by the names of flags."""
-    for config in configs:
-        if hasattr(config, "preset"):
-            named = _named(argv)
-            preset, mode, quick = (
-                peek(argv, config, name) if named & {name, f"no{name}"} else None
-                for name in ("preset", "mode", "quick")
-            )
-            scopes = {name: details.scope for name, details in flags.infos(config).items()}
-            experiment = next((peek(argv, c, _FILE) for c in configs if hasattr(c, _FILE)), "")
-            read = setting_files.read(preset, peek(argv, config, "config"), scopes, experiment)
-            return setting_files.of_mode(read, mode, quick)
-    return {}
+    def why_unknown(self, name: str, text: str = "") -> str:
+        """Return that there is no such flag, and what there is instead."""
+        what, others = nearest(name, self.fields, text), self.of_other_algorithms()
+        if name in others:
+            what = f" of --algorithm={self._algorithm}; --algorithm={others[name][1][0]} has it"
+        return f"there is no flag --{name}{what}"
 
 
-def _as_arguments(read: Mapping[str, Sourced]) -> list[str]:
-    """Return settings from files as arguments, for `peek`; `parse` refuses wrong ones."""
-    arguments = []
-    for name, setting in read.items():
-        with contextlib.suppress(ValueError):
-            arguments.append(f"--{name}={setting_files.to_text(setting.value)}")
-    return arguments
-
-
-def _import_modules(argv: Sequence[str], configs: Sequence[type]) -> None:
-    """Import the modules of --import, which may add what other flags name."""
-    for config in configs:
-        if hasattr(config, "imports"):
-            try:
-                user_modules.import_all(peek(argv, config, "imports"))
-            except user_modules.BadModule as error:
-                user_modules.show_cause(error)
-                refuse(str(error))
-
-
-def _named(argv: Sequence[str]) -> set[str]:
-    """Return the names of the flags that are typed."""
-    return {argument.lstrip("-").split("=")[0] for argument in argv[1:]}
-
-
-def _without_idle_phase(
-    read: dict[str, Sourced], argv: Sequence[str], configs: Sequence[type[Any]]
-) -> dict[str, Sourced]:
-    """Return settings from files without the offline updates of a mode that learn from nothing."""
-    added = read.get("offline_updates")
-    for config in configs:
-        if added and added.source in setting_files.OF_MODES and hasattr(config, "teacher"):
-            cost = peek(argv, config, "teacher_cost") != "0.0"
-            games = peek(argv, config, "teacher") or peek(argv, config, "teacher_data")
-            if not (games and (cost or config.learns_from_any_policy)):
-                return {
-                    name: setting for name, setting in read.items() if name != "offline_updates"
-                }
-    return read
-
-
-def _with_new_names(
-    read: Mapping[str, Sourced], names: Mapping[str, str | None]
-) -> dict[str, Sourced]:
-    """Return settings from files by the flags' own names; `names` has other names of flags."""
-    renamed = {names[name]: value for name, value in read.items() if name in names}
-    kept = {name: value for name, value in read.items() if name not in names}
-    return {name: value for name, value in renamed.items() if name} | kept
-
-
-def _counts(name: str, setting: Sourced, fields: Mapping[str, Any]) -> bool:
-    """Return whether a value from a file counts: of a run's record, not what is a process's own."""
-    if not setting.is_recorded:
-        return True
-    if name not in fields:
-        refuse(
-            f"{setting.source}: there is no flag --{name} here: another version of this program "
-            f"recorded it, or another algorithm"
-        )
-    return not flags.info(fields[name]).own
-
-
-def _note_what_is_left_out(
-    read: Mapping[str, Sourced], fields: Mapping[str, Any], counted: Set[str]
-) -> None:
-    """Print what the user of a recorded run had given and does not count here, but `counted`."""
-    left_out = [
-        f"--{name}={shlex.quote(setting_files.to_text(setting.value))}"
-        for name, setting in read.items()
-        if setting.is_given and name in fields and name not in counted
-        if setting.value != fields[name].default
-    ]
-    if left_out:
-        source = next(setting.source for setting in read.values() if setting.is_given)
-        print(
-            f"note: --config={source} leaves out what belongs to a process or machine; repeat it "
-            f"if it shall hold here: {' '.join(left_out)}",
-            file=sys.stderr,
-        )
-
-
-def _value_of_file(setting: Sourced, f: dataclasses.Field) -> Any:
-    """Return the value that a file gives to a flag; refuse one of the wrong kind."""
-    is_repeated = f.type == tuple[str, ...]
-    try:
-        return _converted(setting.value if is_repeated else setting_files.to_text(setting.value), f)
-    except (ValueError, TypeError) as error:
-        refuse(f"{setting.source}: {f.name} = {setting.value!r}: {error}")
-
-
-def peek(argv: Sequence[str], config: type, name: str) -> str:
-    """Return the text of one flag of `config`, before it is known which other flags there are."""
-    (f,) = [f for f in dataclasses.fields(config) if f.name == name]
-    aliases = [other for other, of in getattr(config, "ALIASES", {}).items() if of == name]
-    known, value = dict.fromkeys([name, *aliases], f), _converted(f.default, f)
-    for other, text in _pairs(argv[1:], known):
-        with contextlib.suppress(ValueError):  # `parse` refuses it
-            value = _converted(text, f) if other in known else value
-    return str(value)
-
-
-def _all_fields(configs: Sequence[type]) -> dict[str, dataclasses.Field]:
+def _fields_of(types: Sequence[Any]) -> dict[str, dataclasses.Field]:
     """Return the fields of all config types by name; refuse a name that two of them have."""
     fields: dict[str, dataclasses.Field] = {}
-    for config in configs:
+    for config in types:
         for f in dataclasses.fields(config):
             if f.name in fields:
                 refuse(
@@ -404,9 +216,136 @@ def _all_fields(configs: Sequence[type]) -> dict[str, dataclasses.Field]:
     return fields
 
 
+def _pairs(words: Iterable[str], known: _Flags) -> Iterator[tuple[str, str | None]]:
+    """Yield the name and the text of each flag in words; what is no flag has no name.
+
+    The text is None if a known flag lacks the value that it needs.
+    """
+    waiting = collections.deque(words)
+    while waiting:
+        word = waiting.popleft()
+        if word == "--":
+            continue
+        text: str | None
+        name, equals, text = word.removeprefix("-").removeprefix("-").partition("=")
+        opposite = name.removeprefix("no")
+        if not (name and word.startswith("-")):
+            name, text = "", word
+        elif equals:
+            pass
+        elif _may_be_bare(known.by_name.get(name)):
+            text = "true"
+        elif name not in known.by_name and _may_be_bare(known.by_name.get(opposite)):
+            name, text = opposite, "false"
+        elif waiting and (name in known.by_name or not waiting[0].startswith("-")):
+            text = waiting.popleft()
+        elif name in known.by_name:
+            text = None
+        yield name, text
+
+
 def _may_be_bare(f: dataclasses.Field | None) -> bool:
     """Return whether a flag may be typed as --name and --noname, without a value."""
     return f is not None and (f.type is bool or bool(flags.info(f).bare))
+
+
+def _import_modules(modules: str) -> None:
+    """Import the modules of --import, which may add what other flags name."""
+    try:
+        user_modules.import_all(modules)
+    except user_modules.BadModule as error:
+        user_modules.show_cause(error)
+        refuse(str(error))
+
+
+def _print_help(
+    program: str,
+    words: Sequence[str],
+    about: str,
+    known: _Flags,
+    shared: _Flags,
+    has_algorithm: bool,
+) -> None:
+    """Print a page of --help, and exit, if one is asked for; `shared`: flags of all algorithms."""
+    hidden = {*known.not_taken, "origins"}
+    shown = [f for name, f in known.fields.items() if name not in hidden]
+    program = messages.program("run_experiment" in Path(program).name)
+    for option, _, asked in (word.partition("=") for word in words):
+        if option not in _HELP:
+            continue
+        if asked == "all" or option == "--helpfull":
+            text = help_page.whole(program, about, shown, known.old)
+        elif asked:
+            text = help_page.about_words(asked, shown, known.of_other_algorithms())
+        elif has_algorithm:
+            text = help_page.of_algorithm(shown, shared.fields.values())
+        else:
+            text = help_page.first(program, about, shown)
+        _print_and_exit(text)
+
+
+def _print_and_exit(text: str) -> NoReturn:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # the reader has seen enough, as in `--help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(0)
+
+
+def _of_words(pairs: _Pairs, known: _Flags) -> dict[str, Sourced]:
+    """Return the settings typed; of a flag that is typed again, the last. Refuse what is no flag.
+
+    Flags that do not exist are refused together, each in a line.
+    """
+    values: dict[str, Any] = {}
+    for name, text in pairs:
+        if text is None:
+            refuse(f"--{name} has no value: write --{name}=VALUE")
+        if f := known.by_name.get(name):
+            try:
+                value = _converted(text, f)
+            except ValueError as error:
+                refuse(f"flag --{f.name}={text}: {error}")
+            is_repeated = isinstance(value, tuple)
+            values[f.name] = (*values.get(f.name, ()), *value) if is_repeated else value
+    if unknown := {name: text for name, text in pairs if name and name not in known.by_name}:
+        refuse("\nerror: ".join(known.why_unknown(n, text or "") for n, text in unknown.items()))
+    if rest := [text for name, text in pairs if not name]:
+        refuse(f"{rest[0]!r} is no flag: write --name=value (`--help=all` lists the flags)")
+    return {name: Sourced(value, COMMAND_LINE) for name, value in values.items()}
+
+
+def _of_files(
+    read: Mapping[str, Sourced], known: _Flags, typed: Mapping[str, Sourced]
+) -> dict[str, Sourced]:
+    """Return the settings from files that count besides those typed; refuse what is no flag.
+
+    Of a run's record, what is a process's own does not count.
+    """
+    counted = {}
+    for name, setting in known.by_own_names(read).items():
+        if name in known.fields:
+            is_of_process = setting.is_recorded and flags.info(known.fields[name]).own
+            if name not in typed and not is_of_process:
+                value = _value_of_file(setting, known.fields[name])
+                counted[name] = setting._replace(value=value)
+        elif setting.is_recorded:
+            refuse(
+                f"{setting.source}: there is no flag --{name} here: another version of this "
+                f"program recorded it, or another algorithm"
+            )
+        else:
+            refuse(f"{setting.source}: {known.why_unknown(name)}")
+    return counted
+
+
+def _value_of_file(setting: Sourced, f: dataclasses.Field) -> Any:
+    """Return the value that a file gives to a flag; refuse one of the wrong kind."""
+    is_repeated = f.type == tuple[str, ...]
+    try:
+        return _converted(setting.value if is_repeated else setting_files.to_text(setting.value), f)
+    except (ValueError, TypeError) as error:
+        refuse(f"{setting.source}: {f.name} = {setting.value!r}: {error}")
 
 
 def _converted(value: Any, f: dataclasses.Field) -> Any:
@@ -423,10 +362,66 @@ def _converted(value: Any, f: dataclasses.Field) -> Any:
     if details.bare:
         return {"true": details.bare, "false": ""}.get(value.lower(), value)
     try:
-        return _TRUTHS[str(value).lower()] if kind is bool else kind(value)
+        return flags.TRUTHS[str(value).lower()] if kind is bool else kind(value)
     except (ValueError, KeyError):
         kinds = flag_values.KINDS[kind] + (" or auto" if details.auto else "")
         raise ValueError(f"needs {kinds}") from None
+
+
+def _without_idle_phase(settings: dict[str, Sourced], known: _Flags) -> dict[str, Sourced]:
+    """Return settings without the offline updates of a mode that would learn from nothing."""
+    added = settings.get("offline_updates")
+    if not added or added.source not in setting_files.OF_MODES:
+        return settings
+    values = known.values(settings)
+    from_any = any(getattr(each, "learns_from_any_policy", False) for each in known.types)
+    if (values["teacher"] or values["teacher_data"]) and (values["teacher_cost"] or from_any):
+        return settings
+    return {name: setting for name, setting in settings.items() if name != "offline_updates"}
+
+
+def _refuse_wrong(
+    values: Mapping[str, Any], settings: Mapping[str, Sourced], known: _Flags
+) -> None:
+    """Refuse a value that its flag does not take, after the file that it is from."""
+    for name, f in known.fields.items():
+        if mistake := flag_values.why_wrong(values[name], f):
+            source = settings[name].source if name in settings else COMMAND_LINE
+            where = "" if source == COMMAND_LINE else f"{source}: "
+            refuse(f"{where}--{name}={values[name]}: {mistake}")
+
+
+def _note_what_is_left_out(
+    read: Mapping[str, Sourced], settings: Mapping[str, Sourced], known: _Flags
+) -> None:
+    """Print what the user of a recorded run had given and `settings`, which count, do not have."""
+    left_out = [
+        f"--{name}={shlex.quote(setting_files.to_text(setting.value))}"
+        for name, setting in read.items()
+        if setting.is_given and name in known.fields
+        if name not in settings and name not in known.not_taken
+        if setting.value != known.fields[name].default
+    ]
+    if left_out:
+        source = next(setting.source for setting in read.values() if setting.is_given)
+        print(
+            f"note: --config={source} leaves out what belongs to a process or machine; repeat it "
+            f"if it shall hold here: {' '.join(left_out)}",
+            file=sys.stderr,
+        )
+
+
+def _make_all(types: Sequence[Any], values: Mapping[str, Any]) -> tuple[Any, ...]:
+    try:
+        objects = tuple(
+            config(**{f.name: _rewritten(values[f.name], f) for f in dataclasses.fields(config)})
+            for config in types
+        )
+        for made in objects:
+            getattr(made, "refuse_typed", lambda: None)()
+    except ValueError as error:  # about flags that do not fit together
+        refuse(str(error))
+    return objects
 
 
 def _rewritten(value: Any, f: dataclasses.Field) -> Any:

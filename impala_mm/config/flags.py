@@ -21,6 +21,7 @@ from impala_mm.config.errors import BadSettings, ImpalaError
 from impala_mm.config.messages import escape
 
 AUTO = -1
+TRUTHS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 _INFO = "flag"  # the key of a field's metadata
 Of = ParamSpec("Of")
 

@@ -10,6 +10,7 @@ value came from is kept in the flag `origins`, since only the program that the u
 files.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -52,54 +53,51 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
 
 
-def read(
-    preset: str | None, config: str, scopes: Mapping[str, str], experiment: str = ""
-) -> dict[str, Sourced]:
-    """Return the values of presets and of a file by flags' names; the file's take precedence.
+def read(typed: dict[str, str], fields: Mapping[str, dataclasses.Field]) -> dict[str, Sourced]:
+    """Return the settings of the presets, the file and the mode that are given, by flags' names.
 
-    `preset` names those presets, separated by commas, of which the last one takes precedence.
-    `scopes` are those of flags, by name. A file that cannot be read is refused. `experiment`: the
-    file of one, instead of `config`.
+    They are given by the texts `typed`, or in the file. The file takes precedence over presets, of
+    which the last does, and these over the mode. A file that cannot be read is refused. `fields`
+    are those of the flags that all algorithms have.
     """
+    scopes = {name: flags.info(f).scope for name, f in fields.items()}
+    config, experiment = typed.get("config", ""), typed.get("experiment", "")
     if config and experiment:
         flags.refuse("--config and --experiment are two files of settings: give one of them")
-    values = _read_file("config", config, scopes) if config else {}
+    settings = _read_file("config", config, scopes) if config else {}
     if experiment:
-        read = _read_file("experiment", experiment, scopes)
-        values = {name: value for name, value in read.items() if name not in TABLES}
-    if preset is None:  # not on the command line
-        given = values["preset"].value if "preset" in values else ""
-        preset = ",".join(map(str, given)) if isinstance(given, list) else str(given)
+        table = _read_file("experiment", experiment, scopes)
+        settings = {name: value for name, value in table.items() if name not in TABLES}
+    # The file may name presets and a mode; those of a recorded run were for its own start.
+    of_file = {name: setting for name, setting in settings.items() if not setting.is_recorded}
     of_presets: dict[str, Sourced] = {}
-    for name in _known(preset):
-        table = _read_preset(name)
-        table.pop(_SUITS, None)
-        of_presets |= {n: Sourced(value, f"preset {name}") for n, value in table.items()}
-    return of_presets | values
+    for name in _known((texts(of_file) | typed).get("preset", "")):
+        preset = _read_preset(name)
+        preset.pop(_SUITS, None)
+        of_presets |= {n: Sourced(value, f"preset {name}") for n, value in preset.items()}
+    settings = of_presets | settings
+    given = texts(of_presets | of_file) | typed
+    if given.get("mode") != "reincarnate":
+        return settings
+    of_mode, of_quick = OF_MODES
+    settings = {n: Sourced(value, of_mode) for n, value in REINCARNATE.items()} | settings
+    if flags.TRUTHS.get(given.get("quick", "").lower()):
+        settings |= {n: Sourced(value, of_quick) for n, value in _QUICK.items()}
+    return settings
+
+
+def texts(settings: Mapping[str, Sourced]) -> dict[str, str]:
+    """Return settings from files as they are typed, without those that no flag can have."""
+    found = {}
+    for name, setting in settings.items():
+        with contextlib.suppress(ValueError):
+            found[name] = to_text(setting.value)
+    return found
 
 
 def _known(preset: str) -> list[str]:
     """Return the presets that a flag names; others are refused as wrong values of flags are."""
     return [name for name in preset.split(",") if name in preset_names()]
-
-
-def of_mode(read: dict[str, Sourced], mode: str | None, quick: str | None) -> dict[str, Sourced]:
-    """Return settings from files with those that a mode adds.
-
-    `mode` and `quick` are those of the command line; None: a file's counts, if it has one.
-    """
-    if mode is None:
-        mode = str(read["mode"].value) if "mode" in read else ""
-    if quick is None:
-        asked = read.get("quick")
-        quick = str(asked.value) if asked and not asked.is_recorded else ""
-    if mode != "reincarnate":
-        return read
-    of_mode, of_quick = OF_MODES
-    added = {n: Sourced(value, of_mode) for n, value in REINCARNATE.items()} | read
-    if quick == "True":
-        added |= {n: Sourced(value, of_quick) for n, value in _QUICK.items()}
-    return added
 
 
 def _read_preset(name: str) -> dict[str, Any]:

@@ -101,12 +101,12 @@ class Config(TrainingSettings, RunSettings):
         return algorithm_settings.settings_type(name, cls)
 
     @classmethod
-    def of_arguments(cls, peek: Callable[[str], str]) -> type["Config"]:
+    def of_arguments(cls, text_of: Callable[[str], str]) -> type["Config"]:
         """Return the type of the settings of the algorithm on the command line, or refuse it.
 
-        `peek` returns the text of a flag there.
+        `text_of` returns the text of a flag there.
         """
-        return algorithm_settings.of_arguments(peek, cls)
+        return algorithm_settings.of_arguments(text_of, cls)
 
     @classmethod
     def of_all_algorithms(cls) -> dict[str, tuple[dataclasses.Field, list[str]]]:

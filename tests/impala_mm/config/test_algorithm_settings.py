@@ -65,6 +65,16 @@ def test_the_algorithm_decides_which_flags_there_are_wherever_it_is_named(here, 
     assert not hasattr(config, "vtrace_lambda")
 
 
+def test_a_value_that_looks_like_a_flag_is_a_value_for_the_algorithm_too(here):
+    config, given = _parse("--test_levels", "--algorithm=mine")
+    assert (config.test_levels, config.algorithm, given) == (
+        "--algorithm=mine",
+        "impala",
+        ["test_levels"],
+    )
+    assert not hasattr(config, "passes")
+
+
 def test_help_lists_an_algorithms_own_flags_under_their_heading_with_its_defaults(here, capsys):
     with pytest.raises(SystemExit):
         _parse("--help", "--algorithm=mine")

@@ -75,6 +75,7 @@ def _refused(capsys, *arguments):
         (["--count=x"], "--count=x: needs a whole number or auto\n"),
         (["--render=x"], "--render=x: needs true or false\n"),
         (["--rate"], "--rate has no value: write --rate=VALUE\n"),
+        (["--gone"], "--gone has no value: write --gone=VALUE\n"),
         (["--norender=1"], "there is no flag --norender; did you mean --render?\n"),
         (["--norate"], "there is no flag --norate"),
         (["render"], "'render' is no flag: write --name=value"),

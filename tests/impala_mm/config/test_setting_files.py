@@ -63,6 +63,8 @@ def test_a_preset_and_a_mode_in_a_flagfile_count_with_all_their_values(tmp_path)
 
 
 def test_a_quick_run_may_be_asked_for_in_a_file(file):
+    of_file = file('mode = "reincarnate"\nquick = "true"\nteacher = "cartpole"\n')
+    assert _parse(of_file)[0].offline_updates == 200
     of_file = file('mode = "reincarnate"\nquick = true\nteacher = "cartpole"\n')
     assert _parse(of_file)[0].offline_updates == 200
     assert _parse(of_file, "--noquick")[0].offline_updates == 10_000
@@ -238,6 +240,13 @@ def test_a_preset_for_another_algorithm_is_refused_with_the_algorithm_that_has_t
     said = _refused(capsys, "--preset=atari-ppo", "--algorithm=impala")
     assert said.startswith("error: preset atari-ppo: there is no flag --")
     assert said.endswith("of --algorithm=impala; --algorithm=ppo has it")
+
+
+def test_a_refusal_names_the_algorithm_of_a_preset_or_file_wherever_it_stands(file, capsys):
+    last = file('clip = 0.1\nalgorithm = "sac"\n')
+    for given in (["--preset=mujoco-sac", "--clip=0.1"], [last], [last, "--clip=0.1"]):
+        said = _refused(capsys, *given)
+        assert said.endswith("flag --clip of --algorithm=sac; --algorithm=ppo has it")
 
 
 def _environment(level, emulator=False, has_box=False):
