@@ -118,6 +118,35 @@ def test_a_cut_link_and_a_killed_host_are_reported_and_recovered(far):
     until(lambda: far.status("actor-0")["state"] == "running", 20)
 
 
+@pytest.mark.slow
+def test_an_actor_that_was_stopped_in_its_window_stays_stopped_after_an_outage(far):
+    frontend = _start(
+        far, far.csv(far.row("learner", "learner1"), far.row("actor", "actor1", count=2))
+    )
+    host = far.lan.actor1
+
+    def shows(text):
+        pane = "tmux", "capture-pane", "-pJ", "-t", "=impala:=actor-0"
+        return lambda: text in host.run(*pane).stdout
+
+    for said in ("-- Ctrl-C again within 5 s stops actor-0 for good", "-- actor-0: stopped --"):
+        host.run("tmux", "send-keys", "-t", "=impala:=actor-0", "C-c")
+        until(shows(said))
+    host.cut()
+    frontend.until("10.77.1.21 is unreachable", 40)
+    for pid in host.pids("actor-1/task.json"):
+        os.kill(pid, signal.SIGKILL)
+    host.restore()
+    assert frontend.until(r"10.77.1.21: restarted (.*)\n", 60)[1].startswith("actor-1")
+    until(lambda: far.status("actor-1")["state"] == "running")
+    host.kill_all()
+    frontend.until("10.77.1.21 is unreachable", 40)
+    host.boot()
+    assert frontend.until(r"10.77.1.21: restarted (.*)\n", 60)[1] == "actor-1"
+    until(lambda: far.status("actor-1")["state"] == "running")
+    assert sum("standing_in" in line for line in host.processes()) == 1
+
+
 def test_the_first_error_of_a_remote_process_is_printed_within_seconds(far):
     frontend = far.start(far.of(["learner1"], ACTORS), "--env=TOLD=fail", "--max_restarts=1")
     frontend.until(

@@ -150,8 +150,8 @@ def _find_differences(
     states = run.states()
     present: dict[frozenset[tuple[str, str | int]], list[str]] = collections.defaultdict(list)
     for old in record.processes:
-        is_stopping = (run.folder / old.name / "stop").exists()
-        if old.job == "actor" and not is_stopping and not states[old.name].has_ended:
+        state = states[old.name]
+        if old.job == "actor" and not state.is_to_stop and not state.has_ended:
             present[frozenset(old.kind.items())].append(old.name)
     added = []
     for process in wanted:

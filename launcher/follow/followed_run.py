@@ -23,7 +23,6 @@ from launcher.supervise.task import LEARNERS
 # A file in the run's state folder, which the frontend that recovers the run locks.
 RECOVERS_FILE = "mends"
 RETRY_SECONDS = 30.0  # seconds between attempts to restart learners, or a lost process
-SETTLE_SECONDS = 3.0  # seconds that a reconnected host has to report the states of its processes
 # What a restart raises, also on this machine; it is tried again.
 FAILURES = (HostUnavailable, OperationFailed, OSError, RunInUse, PlanError)
 
@@ -34,8 +33,6 @@ class FollowedRun(ConnectedRun):
 
     # Unreachable hosts, and since when.
     away_since: dict[str, float] = dataclasses.field(default_factory=dict)
-    # When to check a reconnected host's processes.
-    restore_times: dict[str, float] = dataclasses.field(default_factory=dict)
     _last_sentence: str = ""
     _lock: int | None = None
     _stands_by: bool = False  # another frontend recovers the run
@@ -88,11 +85,16 @@ class FollowedRun(ConnectedRun):
             self.run.write_record(record)
         return record
 
-    def begin_if_unknown(self, record: Record, host_id: str) -> None:
-        """Begin the run on a host that does not know it, such as one that was rebooted."""
-        if not self.hosts.call(host_id, "has_start", start=record.id):
-            start.begin_on_hosts(self, record, [host_id])
-            self.mirror.on_connected(host_id)
+    def begin_if_unknown(self, record: Record, host_id: str) -> bool:
+        """Begin the run on a host that does not know it, such as one that was rebooted.
+
+        Return whether it did not know it.
+        """
+        if self.hosts.call(host_id, "has_start", start=record.id):
+            return False
+        start.begin_on_hosts(self, record, [host_id])
+        self.mirror.on_connected(host_id)
+        return True
 
     def restart(self, names: set[str], record: Record) -> list[str]:
         """Start processes of these names again, but not mpirun; return those that were started.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.follow import connect, start
-from launcher.follow.followed_run import FAILURES, RETRY_SECONDS, SETTLE_SECONDS, FollowedRun
+from launcher.follow.followed_run import FAILURES, RETRY_SECONDS, FollowedRun
 from launcher.hosts import fetch
 from launcher.hosts.checkpoints import has_checkpoint
 from launcher.hosts.hosts import host_id_of
@@ -225,8 +225,6 @@ class LearnerRecovery:
         self._followed.workers = rows
         start.start_processes(self._followed, new_record, started)
         self._followed.mirror.follow_files(connect.mirrored_files(new_record))
-        # The actors on that host ended with its learners.
-        self._followed.restore_times[first.host_id] = time.monotonic() + SETTLE_SECONDS
         return True
 
     def _end_learners(self, record: Record) -> None:

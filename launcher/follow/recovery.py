@@ -1,25 +1,33 @@
 """Recovers a run from lost hosts and supervisors while a frontend follows the run.
 
-`remote_node` keeps trying to reconnect to an unreachable host. Once it is connected again, its
-processes that are not running are restarted. Processes whose supervisor was killed are restarted on
-any machine. `learner_recovery` restarts the learners' mpirun.
+Every second it compares what should run on the hosts that are connected with what runs there,
+whatever the reason for a difference: an outage, a reboot, a supervisor that was killed.
+`remote_node` keeps trying to reconnect to an unreachable host; `learner_recovery` restarts the
+learners' mpirun.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from launcher.follow import connect
-from launcher.follow.followed_run import FAILURES, RETRY_SECONDS, SETTLE_SECONDS, FollowedRun
+from launcher.follow.followed_run import FAILURES, RETRY_SECONDS, FollowedRun
 from launcher.follow.learner_recovery import LearnerRecovery
 from launcher.supervise.errors import join_names
+from launcher.supervise.json_files import read_text
+from launcher.supervise.process_state import State
 from launcher.supervise.run_registry import Record
-from launcher.supervise.task import FINAL_STATES, LEARNERS
+from launcher.supervise.task import LEARNERS
 
 # A file in the run's state folder, by which `--status` asks a connected frontend to open windows.
 WINDOWS_REQUEST = "open-windows"
 _CHECK_SECONDS = 1.0
+# Seconds for which a process must be found not to run: a host that has just been connected may
+# still report, and what ends together is restarted together.
+_SETTLE_SECONDS = 3.0
 # Seconds before an unreachable host is reported: perhaps another frontend has just disconnected.
 _AWAY_SECONDS = 4.0
+
+_Which = tuple[str, str]  # the id of a host, and the name of a process there
 
 
 class Recovery:
@@ -31,7 +39,7 @@ class Recovery:
         self._say = followed.say
         self._checked = 0.0
         self._reported_away: set[str] = set()  # unreachable hosts that a message was printed for
-        self._lost_retry_times: dict[str, float] = {}  # by process that was lost and restarted
+        self._due: dict[_Which, float] = {}  # when something is done about it, or done again
 
     @property
     def can_restart_learners(self) -> bool:
@@ -61,16 +69,9 @@ class Recovery:
         if (self._run.folder / WINDOWS_REQUEST).exists():
             (self._run.folder / WINDOWS_REQUEST).unlink(missing_ok=True)
             self._followed.open_windows()
-        if not self._followed.holds_lock():
-            self._followed.restore_times.clear()
-            return
-        due = [p for p, at in self._followed.restore_times.items() if at < now]
-        for host_id in due:
-            del self._followed.restore_times[host_id]
-        if due:
-            self._restore_hosts(due)
-        self._restart_lost(record, now)
-        self._learners.check(record, now)
+        if self._followed.holds_lock():
+            self._restore(record, now)
+            self._learners.check(record, now)
 
     def _connect_new_hosts(self, record: Record, new: set[str]) -> None:
         """Connect to hosts that another frontend added with `--apply`."""
@@ -82,126 +83,100 @@ class Recovery:
             self._hosts.remote_nodes[host_id].stay_connected(self._followed.mirror)
 
     def _check_hosts(self, record: Record, now: float) -> None:
-        were_away = []  # for a moment
+        """Record which hosts are unreachable, and print when that changes."""
+        away_since = self._followed.away_since
         for host_id in self._hosts.remote_nodes:
-            why = self._run.why_away(host_id)
-            if not why:
-                if (since := self._followed.away_since.pop(host_id, None)) is None:
-                    continue
-                if host_id not in self._reported_away:
-                    were_away.append(host_id)
-                    continue
+            if why := self._run.why_away(host_id):
+                silent = now - away_since.setdefault(host_id, now)
+                if silent > _AWAY_SECONDS and host_id not in self._reported_away:
+                    self._reported_away.add(host_id)
+                    names = [p.name for p in record.processes if p.place == host_id]
+                    self._say(
+                        f"{host_id} is unreachable ({why}); processes on it: {join_names(names)}; "
+                        f"trying to reconnect"
+                    )
+                continue
+            since = away_since.pop(host_id, now)
+            if host_id in self._reported_away:
                 self._reported_away.remove(host_id)
                 self._say(f"{host_id} is connected again after {now - since:.0f} s")
-                self._followed.restore_times[host_id] = now + SETTLE_SECONDS
-                continue
-            silent = now - self._followed.away_since.setdefault(host_id, now)
-            if silent > _AWAY_SECONDS and host_id not in self._reported_away:
-                self._reported_away.add(host_id)
-                names = [p.name for p in record.processes if p.place == host_id]
-                self._say(
-                    f"{host_id} is unreachable ({why}); processes on it: {join_names(names)}; "
-                    f"trying to reconnect"
-                )
-        knowing = self._hosts.for_each(
-            lambda host_id: self._hosts.call(host_id, "has_start", start=record.id),
-            were_away,
-            self._say,
-        )
-        for host_id, knows in knowing.items():
-            if knows is not True:  # it was rebooted, or is asked again when it is restored
-                self._followed.restore_times[host_id] = now + SETTLE_SECONDS
 
-    def _restore_hosts(self, host_ids: Sequence[str]) -> None:
-        """Restart the processes that should run on reconnected hosts and do not."""
-        if (record := self._run.record) is None:  # meanwhile somebody has stopped the run
+    def _restore(self, record: Record, now: float) -> None:
+        """Restart what should run and does not, and stop what should not run."""
+        states = self._run.states()
+        learners = states.get(LEARNERS)  # None: meanwhile somebody has stopped the run
+        if not learners or learners.state not in ("running", "away"):
+            return  # the other processes end with them, or their restart comes first
+        if (self._run.folder / "stop").exists():
             return
-        gone, stopping = self._find_gone(host_ids)
+        due = self._choose_due(self._find_wrong(states), now)
 
-        def restore(host_id: str) -> list[str]:
-            for name in stopping[host_id]:
-                # The host was unreachable when the stop was requested.
-                self._hosts.call(host_id, "request_stop", mode="save", name=name)
-            self._followed.begin_if_unknown(record, host_id)
-            if host_id:
-                self._end_moved(host_id, record)
-            return self._followed.restart(gone[host_id], record)
+        def restore(host_id: str) -> str:
+            for name, stop in due[host_id].items():
+                if stop:
+                    self._hosts.call(host_id, "request_stop", mode=stop, name=name)
+            gone = {name for name, stop in due[host_id].items() if not stop}
+            if not gone:
+                return ""
+            is_new = self._followed.begin_if_unknown(record, host_id)
+            self._hosts.call(host_id, "kill", lost_only=True)  # what killed supervisors have left
+            names = self._followed.restart(gone, record)
+            lost = names and not is_new and all(states[name].state == "lost" for name in names)
+            return join_names(names) + ", whose supervisor was killed" * bool(lost)
 
         # The frontend reads no keys meanwhile, so hosts do not wait for each other: after an outage
         # of its own network, all of them are restored.
-        restored = self._hosts.for_each(restore, list(gone), self._say, FAILURES)
-        for host_id, names in restored.items():
-            if isinstance(names, Exception):
-                self._say(f"could not restart the processes of a host: {names}")
-            elif names:
-                self._say(f"{host_id or 'this machine'}: restarted {join_names(names)}")
+        for host_id, done in self._hosts.for_each(restore, list(due), self._say, FAILURES).items():
+            if isinstance(done, Exception):
+                self._say(f"could not restart the processes of a host: {done}")
+            elif done:
+                self._say(f"{host_id or 'this machine'}: restarted {done}")
 
-    def _end_moved(self, host_id: str, record: Record) -> None:
-        """End the learners of a host that were started on others while it was unreachable."""
-        here = {process.name for process in record.processes if process.place == host_id}
-        for name, state in self._hosts.call(host_id, "states").items():
-            if name not in here and state["state"] not in FINAL_STATES:
-                self._hosts.call(host_id, "request_stop", mode="now", name=name)
+    def _find_wrong(self, states: Mapping[str, State]) -> dict[_Which, str]:
+        """Return the processes that should run and do not, or run and should not.
 
-    def _find_gone(
-        self, host_ids: Sequence[str]
-    ) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-        """Return which processes do not run, and which are to stop, by host.
-
-        A host whose processes are ending, since the learners have ended, is looked at again later.
+        The values are the stop requests that the latter lack, and empty for the former. The
+        learners' mpirun does not count as one that should run.
         """
-        gone: dict[str, set[str]] = {host_id: set() for host_id in host_ids}
-        stopping: dict[str, set[str]] = {host_id: set() for host_id in host_ids}
-        ending = set()
-        for name, state in self._run.states().items():
-            if (host_id := state.place) not in gone:
-                continue
-            if (self._run.folder / name / "stop").exists():
-                stopping[host_id].add(name)
-            elif name != LEARNERS and state.state in ("ending", "saving"):
-                ending.add(host_id)
-            elif name != LEARNERS and state.state in ("lost", "starting", "stopped"):
-                gone[host_id].add(name)
-        for host_id in ending:
-            self._followed.restore_times[host_id] = time.monotonic() + SETTLE_SECONDS
-            del gone[host_id]
-        return gone, stopping
-
-    def _restart_lost(self, record: Record, now: float) -> None:
-        """Restart processes whose supervisor was killed, while the learners run.
-
-        Those of other learners' hosts are restarted in any case: the learners wait for them.
-        """
-        states, folder = self._run.states(), self._run.folder
-        learners = states.get(LEARNERS)  # None: meanwhile somebody has stopped the run
-        if not learners or learners.state != "running" or (folder / "stop").exists():
-            return
-        lost: dict[str, set[str]] = {}  # by host
+        wrong: dict[_Which, str] = {}
         for name, state in states.items():
-            host_id = state.place
-            ends = FINAL_STATES if state.job == "learner" else ()
-            if state.state not in ("lost", *ends) or (folder / name / "stop").exists():
-                continue
-            if name == LEARNERS:
-                continue
-            if (
-                self._followed.is_away(host_id) or host_id in self._followed.restore_times
-            ):  # restored as a whole
-                continue
-            if now >= self._lost_retry_times.get(name, 0.0):
-                lost.setdefault(host_id, set()).add(name)
-                self._lost_retry_times[name] = now + RETRY_SECONDS
-        for host_id, names in lost.items():
-            where = host_id or "this machine"
-            try:
-                # A host that was rebooted within seconds never counted as unreachable.
-                self._followed.begin_if_unknown(record, host_id)
-                self._hosts.call(host_id, "kill", lost_only=True)  # what they left
-                restarted = self._followed.restart(names, record)
-            except FAILURES as error:
-                self._say(f"could not restart the processes of a host: {error}")
+            if state.job == "learner":  # mpirun waits for those of other hosts, whatever ended them
+                gone = name != LEARNERS and state.has_ended
             else:
-                if restarted:
-                    self._say(
-                        f"{where}: restarted {join_names(restarted)}, whose supervisor was killed"
-                    )
+                gone = state.state in ("lost", "stopped") and not state.is_to_stop
+            if gone:
+                wrong[state.place, name] = ""
+        # A host that was unreachable has missed that its learners were restarted on others, or that
+        # a stop was requested.
+        for host_id, reported in list(self._followed.mirror.reported.items()):
+            for name, state in reported.items():
+                if state.has_ended:
+                    continue
+                if state.job == "learner" and _is_another(state, states.get(name), host_id):
+                    wrong[host_id, name] = "now"
+                elif not state.is_to_stop and (stop := read_text(self._run.folder / name / "stop")):
+                    wrong[host_id, name] = stop
+        return {each: wrong[each] for each in wrong if not self._followed.is_away(each[0])}
+
+    def _choose_due(self, wrong: Mapping[_Which, str], now: float) -> dict[str, dict[str, str]]:
+        """Return what is to be put right now, by host and name; if it does not help, again later.
+
+        Processes of a host that ended at about the same time are restarted together.
+        """
+        self._due = {each: at for each, at in self._due.items() if each in wrong or at > now}
+        for each in wrong:
+            self._due.setdefault(each, now + _SETTLE_SECONDS)
+        due: dict[str, dict[str, str]] = {each[0]: {} for each in wrong if self._due[each] <= now}
+        for (host_id, name), stop in wrong.items():
+            if host_id in due and self._due[host_id, name] <= now + _SETTLE_SECONDS:
+                due[host_id][name] = stop
+                self._due[host_id, name] = now + RETRY_SECONDS
+        return due
+
+
+def _is_another(reported: State, known: State | None, host_id: str) -> bool:
+    """Return whether a host reports another process than the one of this name that is known.
+
+    A host that is reached by two names reports each process by both.
+    """
+    return not known or (known.place != host_id and known.supervisor != reported.supervisor)

@@ -14,7 +14,7 @@ from typing import Any
 from launcher.hosts.hosts import Hosts
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.supervise.json_files import file_size, write_json
-from launcher.supervise.process_state import State, parse_state
+from launcher.supervise.process_state import State, parse_state, read_state
 from launcher.supervise.run_registry import Run
 
 
@@ -26,7 +26,8 @@ class StateMirror:
         self._run, self._hosts, self._files = run, hosts, files
         self._writing = threading.Lock()
         self._following_again: set[str] = set()  # hosts that were asked to resend a file
-        self.reported: set[str] = set()  # hosts that have reported; before, they ignore requests
+        # What each host has reported, by its id and by process; before, it ignores requests.
+        self.reported: dict[str, dict[str, State]] = {}
 
     def on_states(self, host_id: str, states: dict[str, Any], all_states: bool = False) -> None:
         """Write states to the state folder.
@@ -34,24 +35,27 @@ class StateMirror:
         With `all_states`, processes of the record that the host did not report are "lost".
         """
         record = self._run.record
-        parsed = {name: parse_state(content) for name, content in states.items()}
+        found = {name: parse_state(content) for name, content in states.items()}
+        # None: of another version of this program.
+        parsed = {name: state for name, state in found.items() if state}
         if all_states and record:
             for gone in record.processes:
-                if gone.place == host_id:
+                if gone.place == host_id and gone.name not in found:
                     lost = State(gone.name, gone.job, gone.host, "lost", gone.log)
-                    parsed.setdefault(gone.name, lost)
+                    # The host does not know any more what was to stop, such as after a reboot.
+                    copy = read_state(self._run.folder / gone.name)
+                    parsed[gone.name] = lost._replace(is_to_stop=bool(copy and copy.is_to_stop))
         for name, state in parsed.items():
             # Learners that were restarted on another host leave a state on this one.
             if record and record.host_id_of(name) != host_id:
-                continue
-            if state is None:  # of another version of this program
                 continue
             folder = self._run.folder / name
             with contextlib.suppress(OSError):  # the run was removed, or the disk is full
                 folder.mkdir(exist_ok=True, mode=0o700)
                 write_json(folder / "state.json", state.to_json())
         self._run.record_contact(host_id)  # last, since the states count from now on
-        self.reported.add(host_id)
+        before = {} if all_states else self.reported.get(host_id, {})
+        self.reported[host_id] = before | parsed
 
     def on_file_data(self, host_id: str, path: str, offset: int, data: str) -> None:
         """Write new content of a file to its copy."""

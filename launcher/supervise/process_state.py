@@ -40,6 +40,8 @@ class State(NamedTuple):
     log: str = ""
     last: str = ""  # the last line that it printed
     place: str = ""  # the host's id, for the machine of the frontend alone
+    # Whether it was itself requested to stop, on its host or here, as `Run.states` has it.
+    is_to_stop: bool = False
     supervisor: procfs.Process | None = None
     process: procfs.Process | None = None
     restarts: int = 0

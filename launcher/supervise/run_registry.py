@@ -213,6 +213,8 @@ class Run:
             self._states[name] = file
         known = file.read()
         state = known or State(name, process.job, process.host, "starting", process.log)
+        if (self.folder / name / "stop").exists():
+            state = state._replace(is_to_stop=True)
         if process.place:
             if not state.has_ended and (why := why_away(process.place)):
                 state = state._replace(state="away", last=why)

@@ -70,7 +70,7 @@ def test_a_run_that_is_stopped_while_hosts_are_asked_is_not_recovered(tmp_path):
     record = SimpleNamespace(host_id_of=lambda name: "", learner_places=[""])
     record.first_learner_places = [""]
     recovery = Recovery(followed)
-    recovery._restore_hosts([""])
+    recovery._restore(record, 1.0)
     recovery._learners.check(record, 1.0)
     assert followed.change_record(shared=True) is None
 

@@ -109,6 +109,15 @@ def test_a_host_counts_as_connected_only_once_its_states_are_written(run, monkey
     assert seen == [True]
 
 
+def test_what_was_to_stop_on_a_host_stays_so_when_the_host_has_lost_its_disk(run):
+    mirror = StateMirror(run, Hosts(), {})
+    for is_to_stop in (False, True):
+        mirror.on_states("there", {"actor-0": ACTOR | {"state": "x", "is_to_stop": is_to_stop}})
+        mirror.on_states("there", {}, all_states=True)
+        actor = run.states()["actor-0"]
+        assert (actor.state, actor.is_to_stop) == ("lost", is_to_stop)
+
+
 def test_contacts_of_another_frontend_do_not_count_as_those_of_this_one(run):
     """A host ignores requests, such as a stop, until it knows which start of the run is meant."""
     run.record_contact("there")  # by another frontend
