@@ -1,8 +1,8 @@
 """An algorithm built for the levels in the flags, with what the processes of a run must agree on.
 
 Every learner, actor and policy makes one `Agent`. An actor sends its `identity` when it connects,
-and the learner refuses an actor whose identity differs from its own. Learners compare their
-identities and their flags with each other at the start.
+and the learner refuses an actor if what they must share differs. Learners compare their identities
+and their flags with each other at the start.
 """
 
 import dataclasses
@@ -35,7 +35,9 @@ class Agent(NamedTuple):
     algorithm: Algorithm
     layout: ParameterLayout  # of the variables that actors receive
     levels: dict[str, EnvironmentSpec]  # by name; the actors take them in turn
-    identity: dict[str, Any]  # the values that processes compare, by name
+    # What an actor and its learner tell each other, by name. "shared" are the texts that must be
+    # equal, by the words in which a refusal names them.
+    identity: dict[str, Any]
     made_of: dict[str, Any]  # the values that a resumed run must not change, by name
     # Names of the flags that a built-in algorithm reads, or that another one has read until now.
     flags_read: set[str]
@@ -103,16 +105,24 @@ def make_agent(
         algorithm.variables.acting, algorithm.variables.trained, config.parameter_dtype
     )
     network = algorithm.network_name or config.agent_name
+    box = f"{config.box_policy}, {config.box_deviation} deviation"
     identity = stepping_identity(config, levels) | {
         "run_id": f"{os.getpid()}-{time.time_ns()}",
         "length": algorithm.unroll.length,
-        "network": networks.describe(config, network),
-        "unroll": structure_digest(algorithm.unroll[2:]) + f" of {config.unroll_length}",
-        "acting": layout.digest,
-        "normalised": _normalised(config),
-        "rewards": f"scaled by {config.reward_scaling:g}, at most {config.max_abs_reward:g}",
-        "box": f"{config.box_policy}, {config.box_deviation} deviation",
-        "own_flags": _shared_flags(config),
+    }
+    identity["shared"] |= {
+        "network (--agent_name and the flags of networks)": networks.describe(config, network),
+        "unroll layout (--unroll_length, observations, actions)": (
+            f"{structure_digest(algorithm.unroll[2:])} of {config.unroll_length}"
+        ),
+        "normalisation (--normalize_observations, --subtract_mean_image, --normalize_rewards, "
+        "--value_normalization)": _normalised(config),
+        "size of rewards (--reward_scaling, --max_abs_reward)": (
+            f"scaled by {config.reward_scaling:g}, at most {config.max_abs_reward:g}"
+        ),
+        "policy of Box actions (--box_policy, --box_deviation)": box,
+        "layout of parameters": layout.digest,
+        **_shared_flags(config),
     }
     made_of = {
         **flags.kept(Config.of_algorithm(config.algorithm).of(config), "run", "weights"),
@@ -121,7 +131,7 @@ def make_agent(
         "--level_name": identity["level_name"],
         "--num_action_repeats": spec.action_repeats,
         **from_flags.describe_spaces(spec),
-        **({"--box_policy": identity["box"]} if spec.actions.has_box else {}),
+        **({"--box_policy": box} if spec.actions.has_box else {}),
         **{f"--{name}": getattr(config, name) for name in from_flags.choice_flags(config)},
         **algorithm.made_of,
     }
@@ -139,14 +149,14 @@ def _normalised(config: Config) -> str:
     return " and ".join(kind for kind, normalises in kinds.items() if normalises) or "nothing"
 
 
-def _shared_flags(config: Config) -> tuple[tuple[str, str], ...]:
-    """Return (flag, value) of the algorithm's own flags that actors and learners must share."""
+def _shared_flags(config: Config) -> dict[str, str]:
+    """Return the algorithm's own flags that actors and learners must share, by their words."""
     shared = {f.name for f in dataclasses.fields(Config)}
-    return tuple(
-        (f"--{f.name}", flags.format_value(getattr(config, f.name)))
+    return {
+        f"--{f.name}, a flag of the algorithm,": flags.format_value(getattr(config, f.name))
         for f in dataclasses.fields(config)
         if f.name not in shared and not (flags.info(f).own or flags.info(f).learner_only)
-    )
+    }
 
 
 def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dict[str, Any]:
@@ -159,17 +169,21 @@ def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dic
     return {
         "inference": config.inference,
         "level_name": ",".join(levels),
-        "algorithm": config.algorithm,
-        "deterministic_run": config.deterministic_run,
-        # Clipping of the rewards that the network reads.
-        "reward_clipping": chosen["reward_clipping"],
         "follows_task": tuple(chosen.items()),  # what `auto` stands for, which actors adopt
-        "options": ", ".join(
-            f"--{n}={flags.format_value(v)}"
-            for n, v in from_flags.environment_options(config).items()
-        ),
-        "emulator": spec.emulator,
-        "steps": f"{from_flags.describe_spaces(spec)}{' with masks' if spec.masks else ''}",
+        "shared": {
+            "environment's options": ", ".join(
+                f"--{n}={flags.format_value(v)}"
+                for n, v in from_flags.environment_options(config).items()
+            ),
+            "emulator": spec.emulator,
+            "algorithm (--algorithm)": config.algorithm,
+            # Clipping of the rewards that the network reads.
+            "--reward_clipping": chosen["reward_clipping"],
+            "--deterministic_run": str(config.deterministic_run),
+            "observations and actions": (
+                f"{from_flags.describe_spaces(spec)}{' with masks' if spec.masks else ''}"
+            ),
+        },
     }
 
 

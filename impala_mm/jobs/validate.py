@@ -81,6 +81,7 @@ def _check_training(config: Config) -> str:
     before_start.refuse_broken(check)
     from impala_mm.algorithms import agent  # noqa: PLC0415
     from impala_mm.algorithms.interface import Role  # noqa: PLC0415
+    from impala_mm.algorithms.parts import networks  # noqa: PLC0415
     from impala_mm.environments import from_flags  # noqa: PLC0415
     from impala_mm.learner import resume  # noqa: PLC0415
     from impala_mm.policy.policy import load_policy  # noqa: PLC0415
@@ -99,8 +100,8 @@ def _check_training(config: Config) -> str:
         _refuse_many_environments(config, made)
         _check_opponents(config, made)
     spaces = from_flags.describe_spaces(made.spec)
-    is_known = made.made_of["--agent_name"] != "auto"
-    network = made.identity["network"] if is_known else "a network of its own"
+    name = made.made_of["--agent_name"]
+    network = "a network of its own" if name == "auto" else networks.describe(config, name)
     begins = ""
     if config.job_name != "actor":
         begins = _check_weights(config, made)

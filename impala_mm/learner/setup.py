@@ -49,7 +49,8 @@ def build_learner(start: Start) -> tuple[LearnerMonitor, Learner]:
     config = config_for_task(start)
     agent = make_agent(config, group.rank, start.levels, load_policy=start.tools.load_policy)
     algorithm = agent.algorithm
-    compared = {name: value for name, value in agent.identity.items() if name != "run_id"}
+    compared = agent.identity | agent.identity["shared"]
+    del compared["run_id"], compared["shared"]
     agreement.check_equal(group.gather(compared, "identity"))
     here, actors = process_rank(), starter.num_actors() or 0
     flag_conflicts.refuse_for_algorithm(

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-PROTOCOL = 15  # the version of everything below
+PROTOCOL = 16  # the version of everything below
 MAX_CONTENT = 3 << 20  # bytes of content in a message; gRPC's own limit is 4 MiB
 MAX_ACTORS = 100_000  # different numbers of actors that one learner remembers
 MAX_ENVIRONMENTS = 100_000  # of one actor; the limit of the CSV's column, too

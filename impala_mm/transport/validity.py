@@ -24,32 +24,12 @@ _COUNTS = (
     *("millicores", "memory"),
 )
 _FAILURE = ("text", "kind", "traceback", "gave_up")
+# What the transport reads itself; what else must be equal has its words in the identity's "shared".
 _WORDS = {
     "protocol": "protocol version",
     "inference": "place of inference (--inference)",
     "level_name": "environment (--level_name)",
-    "options": "environment's options",
-    "emulator": "emulator",
-    "algorithm": "algorithm (--algorithm)",
-    "reward_clipping": "--reward_clipping",
-    "deterministic_run": "--deterministic_run",
-    "network": "network (--agent_name and the flags of networks)",
-    "steps": "observations and actions",
-    "unroll": "unroll layout (--unroll_length, observations, actions)",
-    "normalised": "normalisation (--normalize_observations, --subtract_mean_image, "
-    "--normalize_rewards, --value_normalization)",
-    "rewards": "size of rewards (--reward_scaling, --max_abs_reward)",
-    "box": "policy of Box actions (--box_policy, --box_deviation)",
-    "acting": "layout of parameters",
 }
-_NETWORK_KEYS = {
-    "network",
-    "unroll",
-    "normalised",
-    "rewards",
-    "box",
-    "acting",
-}  # an actor that only steps has no network
 
 
 def parse_hello(request: bytes) -> tuple[dict[str, Any], str]:
@@ -113,6 +93,10 @@ def _are_groups(value: Any) -> bool:
     )
 
 
+def _are_named_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
+
+
 def _is_numbered(value: Any) -> bool:
     return (
         isinstance(value, dict)
@@ -135,10 +119,7 @@ _FIELDS = {
     "learners": (_are_texts, "a list of texts"),
     "groups": (_are_groups, f"a list of sizes, together at most {MAX_ENVIRONMENTS:,}"),
     "numbered": (_is_numbered, "an object with a run's id and the first number of environments"),
-    "own_flags": (
-        lambda x: isinstance(x, list) and all(_are_texts(p) and len(p) == 2 for p in x),
-        "a list of pairs of texts",
-    ),
+    "shared": (_are_named_texts, "an object of texts"),
     "failure": (_is_failure, f"an object with the fields {', '.join(_FAILURE)}"),
 }
 
@@ -158,22 +139,12 @@ def other_run(asked: dict[str, Any], start: str) -> str:
 
 def refusal(asked: dict[str, Any], identity: dict[str, Any]) -> str:
     """Return a sentence that says why an actor that sent `asked` is refused; empty if accepted."""
-    for key, words in _WORDS.items():
-        if asked.get("inference") == "learner" and key in _NETWORK_KEYS:
-            continue
-        if asked.get(key) != identity.get(key):
-            mine, theirs = identity.get(key), asked.get(key)
-            return f"this actor's {words} is {theirs}, the learner's is {mine}"
-    if asked.get("inference") == "learner":
-        return ""
-    return _differing_own_flag(*(dict(side.get("own_flags", ())) for side in (asked, identity)))
-
-
-def _differing_own_flag(theirs: dict[str, str], mine: dict[str, str]) -> str:
-    """Return a sentence about a flag of the algorithm that differs; empty if all are the same."""
-    for flag in mine | theirs:
-        if (here := theirs.get(flag, "missing")) != (there := mine.get(flag, "missing")):
-            return (
-                f"this actor's {flag}, a flag of the algorithm, is {here}, the learner's is {there}"
-            )
+    theirs, mine = (
+        {words: each.get(name) for name, words in _WORDS.items()} | each.get("shared", {})
+        for each in (asked, identity)
+    )
+    # An actor that only steps has no network: it sends what it has.
+    for words in theirs if asked.get("inference") == "learner" else mine | theirs:
+        if (here := theirs.get(words, "missing")) != (there := mine.get(words, "missing")):
+            return f"this actor's {words} is {here}, the learner's is {there}"
     return ""

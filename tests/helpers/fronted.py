@@ -14,7 +14,7 @@ from impala_mm.transport.server import Server
 
 TOKEN = run_token.make()
 SECRET = TOKEN.partition("\n")[0]
-ME = {"run_id": "run", "level_name": "L", "unroll": "u", "network": "n", "acting": "a"}
+ME = {"run_id": "run", "level_name": "L", "shared": {"network": "n", "layout of parameters": "a"}}
 
 
 class Learner:

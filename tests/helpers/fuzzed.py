@@ -222,7 +222,7 @@ def _with_wrong_number(
 ) -> list[bytes]:
     """Return right arguments but for a number, a field or the content."""
     if function == "hello":
-        fields = (*json.loads(served.hello()), "own_flags", "failure", "start", "probe", "learners")
+        fields = (*json.loads(served.hello()), "shared", "failure", "start", "probe", "learners")
         changes = {draw(st.sampled_from(fields)): draw(ANY_JSON)}
         return [tensor(served.hello(**changes))]
     if function == "get_parameters":

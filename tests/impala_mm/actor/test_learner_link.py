@@ -20,7 +20,7 @@ from impala_mm.transport.connected_actors import LearnerLoad
 from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 
-IDENTITY = {"level_name": "L", "unroll": "u", "network": "n", "acting": "a"}
+IDENTITY = {"level_name": "L", "shared": {"network": "n", "layout of parameters": "a"}}
 NO_EPISODES = to_rows([])
 
 

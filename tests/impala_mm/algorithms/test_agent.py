@@ -69,7 +69,7 @@ def test_actors_and_learners_of_an_algorithm_share_its_own_flags_but_those_for_l
         agent.make_agent(kind(**own, **flags), 1, role=Role.ACTOR).identity
         for flags in ({"num_target_quantiles": 9}, {"epsilon_base": 0.25})
     )
-    assert hash(identity["own_flags"]), "learners compare it"
+    assert all(isinstance(text, str) for text in identity["shared"].values()), "as it travels"
     same = json.loads(json.dumps(same))  # as it travels
     assert validity.refusal(same, identity) == ""
     said = "this actor's --epsilon_base, a flag of the algorithm, is 0.25, the learner's is "
@@ -79,6 +79,33 @@ def test_actors_and_learners_of_an_algorithm_share_its_own_flags_but_those_for_l
         validity.refusal(stepping | {"inference": "learner"}, identity | {"inference": "learner"})
         == ""
     )
+
+
+def test_what_actors_and_learners_share_is_compared_and_named():
+    own = {"level_name": "catch", "algorithm": "impala"}
+    learner = agent.make_agent(ImpalaSettings(**own), 0).identity | {"inference": "actor"}
+    stepping = agent.stepping_identity(ImpalaSettings(**own), {"catch": level_spec("catch")})
+    all_words = list(learner["shared"])
+    assert set(all_words) == {
+        *("environment's options", "emulator", "algorithm (--algorithm)", "--reward_clipping"),
+        *("--deterministic_run", "observations and actions"),
+        *("network (--agent_name and the flags of networks)", "layout of parameters"),
+        "unroll layout (--unroll_length, observations, actions)",
+        "normalisation (--normalize_observations, --subtract_mean_image, --normalize_rewards, "
+        "--value_normalization)",
+        "size of rewards (--reward_scaling, --max_abs_reward)",
+        "policy of Box actions (--box_policy, --box_deviation)",
+        *(words for words in all_words if words.endswith(", a flag of the algorithm,")),
+    }
+    for one, of_learner in (
+        (learner, learner),
+        (stepping | {"inference": "learner"}, learner | {"inference": "learner"}),
+    ):
+        for words in one["shared"]:
+            other = one | {"shared": one["shared"] | {words: "OTHER"}}
+            said = f"this actor's {words} is OTHER, the learner's is {learner['shared'][words]}"
+            assert validity.refusal(other, of_learner) == said
+    assert len(stepping["shared"]) < len(learner["shared"]), "an actor that steps has no network"
 
 
 def test_an_actor_that_scales_rewards_otherwise_is_refused():

@@ -162,7 +162,9 @@ def test_the_network_of_a_users_algorithm_is_recorded_as_what_it_says(module, ch
     text = USERS.format("a, b", "None", "a", "b")
     module(text.replace("    return", f"    {change}\n    return"))
     made = agent.make_agent(Config(algorithm="own_one"), 0)
-    assert made.made_of["--agent_name"] == made.identity["network"] == recorded
+    assert made.made_of["--agent_name"] == recorded
+    shared = made.identity["shared"]
+    assert shared["network (--agent_name and the flags of networks)"] == recorded
 
 
 @pytest.mark.parametrize(

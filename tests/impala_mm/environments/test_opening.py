@@ -141,7 +141,10 @@ def test_an_actor_with_other_arguments_or_wrappers_is_another_ones():
     changes = {"env_kwargs": '{"length": 9}', "env_wrappers": "making:Plus"}
     plain = Config(level_name="making:Walk")
     specs = from_flags.level_specs(plain)
-    options = agent.stepping_identity(plain, specs)["options"]
+    shared = agent.stepping_identity(plain, specs)["shared"]
     for name, value in changes.items():
         changed = Config(level_name="making:Walk", **{name: value})
-        assert agent.stepping_identity(changed, specs)["options"] != options
+        other = agent.stepping_identity(changed, specs)["shared"]
+        assert [words for words in shared if other[words] != shared[words]] == [
+            "environment's options"
+        ]

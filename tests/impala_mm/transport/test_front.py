@@ -85,7 +85,7 @@ def test_what_an_actor_says_of_itself_makes_no_other_line_in_the_learners_log(sh
     before = len(shared.said)
     client.hello(ME | {"actor": 2, "incarnation": 1, "level": "L", "host": evil})
     with pytest.raises(Refused):
-        client.hello(ME | {"actor": 3, "incarnation": 1, "host": "h", "network": evil})
+        client.hello(ME | {"actor": 3, "incarnation": 1, "host": "h", "shared": {"network": evil}})
     joined, refused = shared.said[before:]
     assert re.fullmatch(
         r"actor 2 on x\\x1b]0;owned\\x07\\n\[learner] chec[a-z ]*\.\.\. joined", joined

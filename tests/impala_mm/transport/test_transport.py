@@ -19,7 +19,7 @@ from impala_mm.data.compression import compress_lz4
 from impala_mm.data.episodes import to_rows
 from impala_mm.runtime.machine import Use
 from impala_mm.runtime.ports import HeldAddress
-from impala_mm.transport import connected_actors, delivery, messages, validity
+from impala_mm.transport import connected_actors, delivery, messages
 from impala_mm.transport import rounds as rounds_module
 from impala_mm.transport.client import Client, Delivery, OtherRun, Refused, Unreachable
 from impala_mm.transport.messages import MessageHeader, Reply
@@ -27,7 +27,8 @@ from impala_mm.transport.rounds import Rounds
 from impala_mm.transport.server import Server
 
 TOKEN = "a secret"
-IDENTITY = {"run_id": "run", "level_name": "L", "unroll": "u", "network": "n", "acting": "a"}
+SHARED = {"network": "n", "layout of parameters": "a"}
+IDENTITY = {"run_id": "run", "level_name": "L", "shared": SHARED}
 NO_EPISODES = to_rows([])
 
 
@@ -431,23 +432,31 @@ def test_an_actor_takes_no_learner_of_another_run_but_one_started_by_hand_takes_
         _join(by_hand)
 
 
-COMPARED = (
-    "protocol inference level_name options emulator algorithm reward_clipping deterministic_run "
-    "network steps unroll normalised rewards box acting"
-)
+COMPARED = {
+    "protocol version": {"protocol": "OTHER"},
+    "place of inference (--inference)": {"inference": "OTHER"},
+    "environment (--level_name)": {"level_name": "OTHER"},
+    **{
+        words: {"shared": SHARED | {words: "OTHER"}}
+        for words in (*SHARED, "flag of a later version")
+    },
+}
 
 
 def test_an_actor_that_differs_is_refused_and_both_are_named(serve):
     events = []
     server, address = serve(events=events)
-    for actor, key in enumerate(COMPARED.split()):
-        words = re.escape(f"this actor's {validity._WORDS[key]} is OTHER, the learner's")
+    for actor, (named, changes) in enumerate(COMPARED.items()):
+        words = re.escape(f"this actor's {named} is OTHER, the learner's")
         with pytest.raises(Refused, match=words):
-            _join(address, actor=actor, **{key: "OTHER"})
+            _join(address, actor=actor, **changes)
         (line,) = [event for event in events if f"actor {actor} on here refused" in event]
         assert re.search(words, line)
+    for words in SHARED:
+        lacking = {name: text for name, text in SHARED.items() if name != words}
+        with pytest.raises(Refused, match=f"this actor's {words} is missing, the learner's is "):
+            _join(address, shared=lacking)
     assert not server.actors.heard
-    assert len(validity._WORDS) == actor + 1, "all are compared"
 
 
 def test_a_second_process_with_an_actors_number_displaces_the_first(serve):

@@ -39,7 +39,7 @@ _WRONG = {
     "level": (None, 3, ["L"]),
     "learners": (None, [1], "h:1"),
     "numbered": (3, {}, {"run": "r", "first": -1}, {"run": 1, "first": 1}),
-    "own_flags": (3, [[1, 2]], [["--a"]], ["ab"]),
+    "shared": (3, None, ["a"], {"a": 1}, {"a": "b", "c": ["d"]}),
     "start": ([1],),
 }
 
