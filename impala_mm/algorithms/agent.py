@@ -109,6 +109,8 @@ def make_agent(
     identity = stepping_identity(config, levels) | {
         "run_id": f"{os.getpid()}-{time.time_ns()}",
         "length": algorithm.unroll.length,
+        # What `auto` stands for, which actors adopt.
+        "follows_task": tuple(auto.task_flags(config).items()),
     }
     identity["shared"] |= {
         "network (--agent_name and the flags of networks)": networks.describe(config, network),
@@ -120,6 +122,7 @@ def make_agent(
         "size of rewards (--reward_scaling, --max_abs_reward)": (
             f"scaled by {config.reward_scaling:g}, at most {config.max_abs_reward:g}"
         ),
+        "--reward_clipping": config.reward_clipping,  # of the rewards that the network reads
         "policy of Box actions (--box_policy, --box_deviation)": box,
         "layout of parameters": layout.digest,
         **_shared_flags(config),
@@ -165,11 +168,9 @@ def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dic
     With --inference=learner it is all that an actor has. `levels` are those of --level_name.
     """
     spec = next(iter(levels.values()))
-    chosen = auto.task_flags(auto.for_task(config, spec))
     return {
         "inference": config.inference,
         "level_name": ",".join(levels),
-        "follows_task": tuple(chosen.items()),  # what `auto` stands for, which actors adopt
         "shared": {
             "environment's options": ", ".join(
                 f"--{n}={flags.format_value(v)}"
@@ -177,8 +178,6 @@ def stepping_identity(config: Config, levels: dict[str, EnvironmentSpec]) -> dic
             ),
             "emulator": spec.emulator,
             "algorithm (--algorithm)": config.algorithm,
-            # Clipping of the rewards that the network reads.
-            "--reward_clipping": chosen["reward_clipping"],
             "--deterministic_run": str(config.deterministic_run),
             "observations and actions": (
                 f"{from_flags.describe_spaces(spec)}{' with masks' if spec.masks else ''}"

@@ -338,8 +338,6 @@ def _prepare_stepping(setup: _ActorSetup) -> _PreparedActor:
         _let_play(groups, opponents)
     identity = agent.stepping_identity(config, levels)
     identity |= {"actor": config.task, "level": level, "groups": sizes}
-    adopted = auto.adopt(config, _ask_task_flags(setup, identity))
-    identity["shared"]["--reward_clipping"] = adopted.reward_clipping
     pack = compression.COMPRESSORS[auto.compression(config, observation)]
     learner = setup.learners[setup.start]
     playing = stepping_actor.SteppingActor(

@@ -105,7 +105,12 @@ def test_what_actors_and_learners_share_is_compared_and_named():
             other = one | {"shared": one["shared"] | {words: "OTHER"}}
             said = f"this actor's {words} is OTHER, the learner's is {learner['shared'][words]}"
             assert validity.refusal(other, of_learner) == said
-    assert len(stepping["shared"]) < len(learner["shared"]), "an actor that steps has no network"
+    rewards = {"reward_clipping": "abs_one", "reward_scaling": 0.5}
+    other = agent.stepping_identity(
+        ImpalaSettings(**own, **rewards), {"catch": level_spec("catch")}
+    )
+    said = validity.refusal(other | {"inference": "learner"}, learner | {"inference": "learner"})
+    assert said == "", "an actor that steps has no network, which reads rewards"
 
 
 def test_an_actor_that_scales_rewards_otherwise_is_refused():
