@@ -19,16 +19,8 @@ from impala_mm.learner.learner import RunLimits
 from impala_mm.records import checkpoint, run_folder, saved_variables
 from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
 
-# The properties of a run that its weights depend on; its counts and curves depend on the others.
-_WEIGHTS = (
-    "--agent_name",
-    "actions",
-    "observations",
-    "--box_policy",
-    *kept(Config(), "weights"),
-)
-# Of these, earlier versions recorded only the value among all flags.
-_CHOICES = ("--discretization", "--action_ratio")
+# The properties of a run that its weights do not depend on; its counts and curves do.
+_NOT_OF_WEIGHTS = {"--level_name", "--num_action_repeats", *kept(Config(), "run")}
 # Flags that are newer than some checkpoints, whose runs had what is now the default.
 _DEFAULTS = {f"--{f.name}": f.default for f in dataclasses.fields(Config)}
 
@@ -51,7 +43,7 @@ def check_resumable(about: CheckpointInfo, made_of: dict[str, Any], where: str) 
     """Raise Mismatch if a run with these properties cannot resume the one in `where`."""
     wrong = _describe_differences(about, made_of, tuple(made_of))
     if wrong:
-        fits = not _describe_differences(about, made_of, _weights(about.made_of, made_of))
+        fits = not _describe_differences(about, made_of, _weights(about, made_of))
         starts = f" (--mode=train_from --checkpoint={where} starts it with these weights)"
         settings = Path(where) / "settings.json"
         raise Mismatch(
@@ -115,38 +107,36 @@ def start_from(
 
 def check_weights(about: CheckpointInfo, made_of: dict[str, Any], where: str) -> None:
     """Raise Mismatch if a network with these properties cannot load the weights in `where`."""
-    wrong = _describe_differences(about, made_of, _weights(about.made_of, made_of))
+    wrong = _describe_differences(about, made_of, _weights(about, made_of))
     if wrong:
         raise Mismatch(f"--checkpoint={where}: {wrong} there, so its weights do not fit")
 
 
-def _weights(theirs: dict[str, Any], ours: dict[str, Any]) -> tuple[str, ...]:
+def _weights(about: CheckpointInfo, ours: dict[str, Any]) -> tuple[str, ...]:
     """Return the properties that weights depend on; the value head's are PopArt's own."""
     unit = "--value_normalization"
-    units = [unit] if "popart" in {theirs.get(unit), ours.get(unit)} else []
-    return (*_WEIGHTS, *units, *_meanings(ours))
+    is_popart = "popart" in {ours.get(unit), _value_there(about, unit, "")}
+    free = _NOT_OF_WEIGHTS - ({unit} if is_popart else set())
+    return tuple(name for name in ours if name not in free)
 
 
-def _meanings(made_of: dict[str, Any]) -> list[str]:
-    """Return the flags that say what outputs mean: the algorithm's own, and those of choices."""
-    own = [name for name in made_of if name.startswith("--") and name not in _DEFAULTS]
-    return own + [name for name in _CHOICES if name in made_of]
+def _value_there(about: CheckpointInfo, name: str, here: Any) -> Any:
+    """Return a property of a checkpoint's run, which has this value `here`.
+
+    A flag that an earlier version did not record as a property is among all flags, or is newer.
+    """
+    if name == "--agent_name" and about.settings.get("agent_name") == here == "auto":
+        return here  # the algorithm chooses; earlier versions recorded what they would have chosen
+    if name in about.made_of or not name.startswith("--"):
+        return about.made_of.get(name)
+    return about.settings.get(name.removeprefix("--"), _DEFAULTS.get(name, here))
 
 
 def _describe_differences(
-    about: CheckpointInfo, made_of: dict[str, Any], names: tuple[str, ...]
+    about: CheckpointInfo, ours: dict[str, Any], names: tuple[str, ...]
 ) -> str:
     """Return "NAME is VALUE here and OTHER VALUE" for each property that differs."""
-    ours, theirs = (
-        {name: of.get(name, _DEFAULTS.get(name)) for name in names}
-        for of in (made_of, about.made_of)
-    )
-    if ours.get("--agent_name") == about.settings.get("agent_name") == "auto":
-        # The algorithm chooses its network; earlier versions recorded what they would have chosen.
-        theirs["--agent_name"] = "auto"
-    for name in _meanings(made_of):  # earlier versions recorded them among all flags, or had none
-        if name in names and name not in about.made_of:
-            theirs[name] = about.settings.get(name.removeprefix("--"), ours[name])
+    theirs = {name: _value_there(about, name, ours[name]) for name in names}
     wrong = [name for name in names if _place_free(ours[name]) != _place_free(theirs[name])]
     earlier = "observations" in wrong and "convert_observations" not in about.settings
     hint = " (earlier versions read them as --convert_observations=false does)" if earlier else ""

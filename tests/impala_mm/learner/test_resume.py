@@ -109,6 +109,17 @@ def test_the_unit_of_values_stays_and_only_popart_needs_other_weights():
             check(_about(), made_of, "runs/x")
 
 
+def test_what_an_earlier_version_recorded_among_all_flags_alone_is_compared():
+    about = _about()
+    about.settings["value_normalization"] = "popart"
+    resume.check_resumable(about, MADE_OF | {"--value_normalization": "popart"}, "runs/x")
+    said = "--value_normalization is error here and popart in runs/x"
+    with pytest.raises(Mismatch, match=said):
+        resume.check_resumable(about, MADE_OF | {"--value_normalization": "error"}, "runs/x")
+    with pytest.raises(Mismatch, match=r"--value_normalization is error here and popart there"):
+        resume.check_weights(about, MADE_OF | {"--value_normalization": "error"}, "runs/x")
+
+
 Q_NETWORK = {
     **{"algorithm": "dqn", "level_name": "memory", "value_distribution": "categorical"},
     **{"duelling": True},
@@ -167,7 +178,9 @@ def test_choices_go_on_standing_for_the_same_numbers(tmp_path):
     kind = {"algorithm": "sac", "level_name": "Pendulum-v1", "discrete_sac": True}
     kind |= {"n_actions_per_dim": 5, "discretization": "log"}
     about = _kept(tmp_path, **kind)
-    earlier = {name: v for name, v in about.made_of.items() if name not in resume._CHOICES}
+    choices = {"--discretization", "--action_ratio"}
+    earlier = {name: v for name, v in about.made_of.items() if name not in choices}
+    assert len(earlier) == len(about.made_of) - 2
     for known in (about, about._replace(made_of=earlier)):
         resume.check_resumable(known, _made_of(**kind), "runs/x")
         with pytest.raises(Mismatch, match=r"--action_ratio is 10.0 here and 30.0 in runs/x"):
