@@ -181,10 +181,8 @@ DOCUMENTED_RUNS = {
         -0.1,
         "--preset=football-impala --level_name=envpool:gfootball/academy_run_to_score-v1",
     ),
-    # Not recorded yet, so these goals are guesses.
+    # Not recorded yet, so this goal is a guess.
     "redq-hopper": Run(_HOPPER, 1000, f"{_FEW} --preset=mujoco-sac,redq", beside="sac-few-hopper"),
-    # https://docs.cleanrl.dev/rl-algorithms/td3
-    "td3-halfcheetah": Run(_CHEETAH, 7940, "--preset=mujoco-td3 --num_actors=1", (9018, 1078)),
     "lunarlander": Run(_LANDER, 190, "--preset=lunarlander-ppo"),
     "invertedpendulum": Run(
         _INVERTED,
@@ -262,6 +260,8 @@ DOCUMENTED_RUNS = {
     "sac-halfcheetah": Run(_CHEETAH, 8211, _SAC, (9635, 1424)),
     "sac-hopper": Run(_HOPPER, 1967, f"{_SAC} --level_name=Hopper-v4", (2310, 343)),
     "sac-walker2d": Run(_WALKER, 2680, f"{_SAC} --level_name=Walker2d-v4", (3591, 911)),
+    # https://docs.cleanrl.dev/rl-algorithms/td3
+    "td3-halfcheetah": Run(_CHEETAH, 7940, "--preset=mujoco-td3 --num_actors=1", (9018, 1078)),
 }
 
 # Atari-5. Goals of games that are not recorded yet are guesses: CleanRL's PPO after 10M steps
