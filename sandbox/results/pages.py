@@ -35,6 +35,7 @@ _COLUMNS = 3
 # a table of their own or a protocol of their own.
 _ONLY_IN_CURVES = {
     *("ppo-invertedpendulum", "ppo-acrobot", "rainbow-pong", "rainbow-breakout", "dqn-breakout"),
+    "td3-halfcheetah",
     *(f"{algorithm}-{game.lower()}" for algorithm in ("ppo", "impala") for game in ATARI_5),
 }
 
