@@ -84,6 +84,14 @@ def test_help_lists_an_algorithms_own_flags_under_their_heading_with_its_default
     assert "vtrace_lambda" not in shown
 
 
+@pytest.mark.parametrize("last", ["--algorithm", "--preset", "--seed"])
+def test_help_is_printed_if_a_flag_lacks_its_value(last, capsys):
+    with pytest.raises(SystemExit) as ended:
+        _parse("--help", last)
+    assert ended.value.code == 0
+    assert "--level_name" in capsys.readouterr().out
+
+
 def test_a_flag_of_another_algorithm_is_refused_with_where_it_exists(here, capsys):
     said = _refusal(capsys, "--algorithm=mine", "--vtrace_lambda=1")
     assert "--vtrace_lambda of --algorithm=mine; --algorithm=impala has it" in said
