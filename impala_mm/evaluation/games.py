@@ -2,14 +2,14 @@
 
 Copies of the level play in parallel, each a number of games that is fixed beforehand. Taking the
 games that end first instead would favour short ones. The jobs `evaluate` and `evaluator` call this
-and record the results.
+and record the results. `play_games` plays for `recording` and for teachers, too.
 
 The levels of a checkpoint are those that were asked for, else the run's own; a suite's name stands
 for all of its levels (`choose_levels`).
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -92,6 +92,31 @@ class GamePolicy(Protocol):
 
 
 KeepPlaying = Callable[[Sequence[Game], int], bool]  # (games, steps so far) -> whether to continue
+# (column, its games so far, steps of all columns) -> whether this column has played enough
+IsEnough = Callable[[int, int, int], bool]
+
+
+class Observer:
+    """An observer of games while they are played; columns that are `over` [E] play no more."""
+
+    def after_reset(self, step: Step) -> None:
+        """See the reset of all environments."""
+
+    def before_step(
+        self, step: Step, entry: Entry, state: Any, actions: Any, over: np.ndarray
+    ) -> None:
+        """See an entry, the policy's state before it, and the actions that it has chosen.
+
+        Environments that broke have been rebuilt.
+        """
+
+    def after_step(
+        self, step: Step, actions: Any, games: Mapping[int, Game], over: np.ndarray
+    ) -> None:
+        """See what these actions led to, and the games that have ended by it, by column."""
+
+
+NOBODY = Observer()
 
 
 def evaluate_level(
@@ -134,10 +159,10 @@ def evaluate_level(
         games = play_games(
             policy,
             environments,
-            games_per_env(num_episodes, num_envs, environments.spec.agents),
+            each_plays(games_per_env(num_episodes, num_envs, environments.spec.agents)),
             explore=not deterministic,
             idle_steps=no_reward_steps,
-            feed=feed,
+            observer=feed or NOBODY,
             meanwhile=meanwhile,
             say=say,
         )
@@ -196,51 +221,57 @@ def games_per_env(num_games: int, num_envs: int, agents: int = 1) -> np.ndarray:
     return games
 
 
+def each_plays(games: np.ndarray) -> IsEnough:
+    """Return an `IsEnough` by which column i plays `games[i]` games."""
+    return lambda column, played, steps: played >= games[column]
+
+
 def play_games(
     policy: GamePolicy,
     environments: Environments,
-    games_left: np.ndarray,
+    is_enough: IsEnough,
     explore: bool,
     idle_steps: int = 0,
-    feed: "ViewerFeed | None" = None,
+    observer: Observer = NOBODY,
     meanwhile: KeepPlaying = lambda games, steps: True,
     say: Say = lambda message: None,
 ) -> list[Game]:
-    """Play and return the first `games_left[i]` games of each column i, and none after them."""
-    games_left = games_left.copy()
-    games: list[Game] = []
+    """Play and return complete games, until each column has played enough.
+
+    `is_enough` is asked before the first game, and whenever a game of a column ends. Once
+    `meanwhile` returns False, playing ends at once.
+    """
     faults = FaultLog(say)
-    step, state = environments.reset(), policy.initial_state(len(games_left))
-    actions, idle, steps = (
-        environments.spec.actions.zeros(len(games_left)),
-        np.zeros(len(games_left), np.int64),
-        0,
-    )
-    while games_left.any() and meanwhile(games, steps):
-        if feed and step.fault[0]:
-            feed.skip_game()
+    step = environments.reset()
+    observer.after_reset(step)
+    count = len(step.first)
+    state, actions = policy.initial_state(count), environments.spec.actions.zeros(count)
+    games: list[Game] = []
+    of_column, idle, steps = np.zeros(count, int), np.zeros(count, int), 0
+    over = np.array([is_enough(i, 0, 0) for i in range(count)])
+    while not over.all() and meanwhile(games, steps):
         step = rebuild_broken(environments, step, faults)
         entry = policy.entry(step.observation, step.reward, actions, step.first, step.mask)
         before = state
         actions, state, _ = policy.step(entry, before, explore)
-        has_ended = step.terminated[0] or step.truncated[0]  # `show_end` has shown this step
-        if feed and games_left[0] and not has_ended:
-            feed.show_step(step, entry, before, tf.nest.map_structure(lambda x: x[0], actions))
+        observer.before_step(step, entry, before, actions, over)
         step = environments.step(actions)
-        steps += int(games_left.astype(bool).sum())
+        steps += int((~over & ~step.first).sum())
         idle = np.where((step.reward != 0) | step.first, 0, idle + 1)
+        ended = dict[int, Game]()
         for i, whole_game, episode_return, length, _, score in environments.episodes():
-            if whole_game and games_left[i]:
+            if whole_game and not over[i]:
                 cut = idle_steps > 0 and step.truncated[i] and idle[i] >= idle_steps
-                games.append(Game(episode_return, length, bool(cut), score))
-                games_left[i] -= 1
-                if feed and i == 0:
-                    feed.show_end(step)
+                ended[i] = Game(episode_return, length, bool(cut), score)
+                of_column[i] += 1
+                over[i] = is_enough(i, int(of_column[i]), steps)
+        games += ended.values()
+        observer.after_step(step, actions, ended, over)
     faults.say_counts(now=True)
     return games
 
 
-class ViewerFeed:
+class ViewerFeed(Observer):
     """A feed that shows the games of copy 0 to viewers."""
 
     def __init__(self, policy: PolicyCore, environments: Environments, viewers: Sequence[Viewer]):
@@ -248,8 +279,15 @@ class ViewerFeed:
         self._needs_policy_output = any(viewer.needs_policy_output for viewer in viewers)
         self._game, self._return = 0, 0.0
 
-    def show_step(self, step: Step, entry: Entry, state: Any, action: Any) -> None:
-        """Show an observation and the action of copy 0 chosen after it, a nest of [...]."""
+    def before_step(
+        self, step: Step, entry: Entry, state: Any, actions: Any, over: np.ndarray
+    ) -> None:
+        """Show an observation and the action chosen after it, unless it ended a game."""
+        if step.fault[0]:
+            self._begin_game()  # the one before broke off
+        if over[0] or step.terminated[0] or step.truncated[0]:
+            return
+        action = tf.nest.map_structure(lambda x: x[0], actions)
         output = value = None
         if self._needs_policy_output:
             read = {name: getattr(entry, name) for name in _FIELDS_READ}
@@ -270,14 +308,16 @@ class ViewerFeed:
             )
         )
 
-    def show_end(self, step: Step) -> None:
+    def after_step(
+        self, step: Step, actions: Any, games: Mapping[int, Game], over: np.ndarray
+    ) -> None:
         """Show the last observation of a game; the reset after it belongs to the next game."""
-        total = self._return + float(step.reward[0])
-        self._show(GameFrame(self._environments.picture(), self._game, None, total))
-        self._game, self._return = self._game + 1, 0.0
+        if 0 in games:
+            total = self._return + float(step.reward[0])
+            self._show(GameFrame(self._environments.picture(), self._game, None, total))
+            self._begin_game()
 
-    def skip_game(self) -> None:
-        """Start the next game after one that broke off."""
+    def _begin_game(self) -> None:
         self._game, self._return = self._game + 1, 0.0
 
     def close(self) -> None:

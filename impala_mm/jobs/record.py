@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
@@ -82,14 +82,12 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     say(f"recording {count} games of {level} with {path} ({about.frames:,.0f} frames) in {target}")
     begin, line = time.monotonic(), Interval(_LINE_SECONDS)
 
-    def meanwhile(played: recording.Played) -> bool:
+    def meanwhile(played: Sequence[Any], steps: int) -> bool:
         if line.due(now := time.monotonic()):
-            rate = played.steps / (now - begin)
-            say(f"{len(played.games)} of {count} games, {played.steps:,} steps, {rate:,.0f}/s")
+            say(f"{len(played)} of {count} games, {steps:,} steps, {steps / (now - begin):,.0f}/s")
         return not ending
 
     num_envs = min(auto.num_test_envs(config), count)
-    each = games.games_per_env(count, num_envs)
     options = from_flags.environment_options(policy.config)
     options["no_reward_steps"] = config.no_reward_steps if "no_reward_steps" in given else 0
     # Other games than those that are there already.
@@ -98,19 +96,17 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     with contextlib.closing(data), contextlib.closing(environments):
         if isinstance(environments, TurnVector):
             games.set_opponents(environments, policy.config, seed, load_player, say)
-        played = recording.record(
+        played = games.play_games(
             policy,
             environments,
-            num_envs,
-            unroll,
-            data,
-            lambda environment, of_it, steps: of_it >= each[environment],
+            games.each_plays(games.games_per_env(count, num_envs)),
             explore=not config.deterministic,
             idle_steps=options["no_reward_steps"],
+            observer=recording.Recorder(environments.spec, unroll, data),
             meanwhile=meanwhile,
             say=say,
         )
-    kept, complete = data.about, len(played.games) >= count
+    kept, complete = data.about, len(played) >= count
     say(
         f"{'' if complete else 'interrupted: '}{target} has {kept.contents}; "
         f"--teacher_data={target} lets a student learn from them"

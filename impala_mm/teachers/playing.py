@@ -54,6 +54,7 @@ def mean_return(
 
     for level in levels:
         copies = min(games.NUM_ENVS, config.teacher_episodes)
+        quotas = games.games_per_env(config.teacher_episodes, copies, spec.agents)
         seed = seeds.of_measured(config.seed)
         player = TeacherPlayer(teacher, config, spec, level)
         with contextlib.closing(
@@ -63,7 +64,7 @@ def mean_return(
                 played = games.play_games(
                     player,
                     environments,
-                    games.games_per_env(config.teacher_episodes, copies, spec.agents),
+                    games.each_plays(quotas),
                     explore=True,
                     idle_steps=player.idle_steps,
                     meanwhile=proceed,
@@ -110,28 +111,27 @@ def collect(
             # Other games than those that are there already.
             start = seeds.of_recorded(config.seed, data.next_stream, learner)
 
-            def is_enough(environment: int, of_it: int, made: int, most: int = most) -> bool:
+            def is_enough(column: int, played: int, made: int, most: int = most) -> bool:
                 return made >= most
 
-            def proceed(played: recording.Played) -> bool:
+            def proceed(played: Sequence[Any], made: int) -> bool:
                 meanwhile()
-                line.show(played.steps)
+                line.show(made)
                 return True
 
             player = TeacherPlayer(teacher, config, spec, level)
             with contextlib.closing(player.make_environments(num_envs, start)) as environments:
-                line.before += recording.record(
+                played = games.play_games(
                     player,
                     environments,
-                    num_envs,
-                    unroll,
-                    data,
                     is_enough,
                     explore=True,
                     idle_steps=player.idle_steps,
+                    observer=recording.Recorder(environments.spec, unroll, data),
                     meanwhile=proceed,
                     say=say,
-                ).steps
+                )
+            line.before += sum(game.length for game in played)
     except games.Unplayable as error:
         raise BadData(f"the teacher cannot play: {error}") from None
     finally:

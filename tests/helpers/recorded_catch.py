@@ -12,6 +12,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.evaluation import recording
+from impala_mm.evaluation.games import play_games
 from impala_mm.policy.core import make_entry
 from impala_mm.replay import unroll_files
 from impala_mm.replay.data_set import DataSetWriter, files, intact, read_about, unroll_spec
@@ -49,10 +50,11 @@ def record_games(level, make_player, folder, games, length, num_envs):
     unroll = unroll_spec(entry_spec(environments.spec, ()), length)
     config = Config(level_name=level)
     data = DataSetWriter(folder, recording.describe(environments.spec, unroll, config, "test"))
-    recording.record(
-        *(make_player(environments.spec), environments, num_envs, unroll, data),
+    play_games(
+        *(make_player(environments.spec), environments),
         lambda environment, of_it, steps: of_it >= games,
         explore=True,
+        observer=recording.Recorder(environments.spec, unroll, data),
     )
     data.close()
     environments.close()

@@ -16,6 +16,7 @@ from impala_mm.evaluation import results
 from impala_mm.evaluation.games import (
     IDLE_STEPS,
     Unplayable,
+    each_plays,
     evaluate_level,
     games_per_env,
     play_games,
@@ -63,7 +64,7 @@ class Plays:
 @pytest.mark.parametrize("copies", [8, 100])
 def test_short_games_are_not_favoured(copies):
     playing = make_environments(level(Uneven), copies, seed=0)
-    games = play_games(Plays(), playing, games_per_env(200, copies), explore=True)
+    games = play_games(Plays(), playing, each_plays(games_per_env(200, copies)), explore=True)
     returns = [game.episode_return for game in games]
     assert len(returns) == 200
     assert np.mean(returns) == pytest.approx(0.5, abs=0.1)
@@ -83,7 +84,7 @@ def test_quotas_add_up_and_differ_by_one_at_most(games, copies):
 def test_the_policy_is_fed_what_an_actor_feeds_it():
     playing = make_environments(level(Counting), 1, seed=0)
     policy = Plays(action=2)
-    games = play_games(policy, playing, np.array([2]), explore=True)
+    games = play_games(policy, playing, each_plays([2]), explore=True)
     assert [game.length for game in games] == [3, 3]
     seen = [
         (*observation[0], reward[0], action[0], first[0])
@@ -114,7 +115,7 @@ def test_environments_that_break_are_made_anew_and_their_games_do_not_count():
 
     said = []
     playing = make_environments(level(Breaks), 4, seed=0)
-    games = play_games(Plays(), playing, games_per_env(8, 4), True, say=said.append)
+    games = play_games(Plays(), playing, each_plays(games_per_env(8, 4)), True, say=said.append)
     assert len(games) == 8
     assert {game.length for game in games} <= {10, 300}
     first, *rest = said
@@ -129,7 +130,7 @@ def test_environments_that_break_are_made_anew_and_their_games_do_not_count():
 
     playing = make_environments(level(Broken), 2, seed=0)
     with pytest.raises(Unplayable, match=r"failed 10 times; the last error: .* out of order\n"):
-        play_games(Plays(), playing, games_per_env(8, 2), True)
+        play_games(Plays(), playing, each_plays(games_per_env(8, 2)), True)
 
 
 def test_a_level_of_a_run_from_python(tmp_path):
@@ -264,7 +265,7 @@ def test_a_deterministic_game_of_atari_without_reward_is_cut_and_counted(tmp_pat
     playing = make_environments(
         "BreakoutNoFrameskip-v4", 1, seed=1, life_loss_ends=False, no_reward_steps=200
     )
-    games = play_games(Plays(), playing, np.array([1]), explore=False, idle_steps=200)
+    games = play_games(Plays(), playing, each_plays([1]), explore=False, idle_steps=200)
     assert [game.idle for game in games] == [True]
     assert games[0].length == 200
     save(tmp_path, level_name="BreakoutNoFrameskip-v4", no_reward_steps=7)

@@ -11,6 +11,7 @@ from impala_mm.data.trajectory import UnrollCodec
 from impala_mm.environments.faults import make_fault
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.evaluation import recording
+from impala_mm.evaluation.games import play_games
 from impala_mm.replay import data_set
 from impala_mm.replay.data_set import DataSetWriter, read_about, unroll_spec
 from impala_mm.replay.recorded_games import RecordedGames
@@ -54,7 +55,7 @@ def _read(games, unroll):
         yield entries
 
 
-def _record(folder, games, length, num_envs=3, breaks=(), meanwhile=lambda played: True):
+def _record(folder, games, length, num_envs=3, breaks=(), meanwhile=lambda games, steps: True):
     environments = make_environments("catch", num_envs, 5)
     spied = _Spied(environments, breaks)
     step = entry_spec(environments.spec, ())
@@ -62,10 +63,11 @@ def _record(folder, games, length, num_envs=3, breaks=(), meanwhile=lambda playe
     config = Config(level_name="catch")
     about = recording.describe(environments.spec, unroll, config, "random")
     data = DataSetWriter(folder, about)
-    played = recording.record(
-        *(FunctionPlayer(environments.spec), spied, num_envs, unroll, data),
+    played = play_games(
+        *(FunctionPlayer(environments.spec), spied),
         lambda environment, of_it, steps: of_it >= games,
         explore=True,
+        observer=recording.Recorder(environments.spec, unroll, data),
         meanwhile=meanwhile,
     )
     data.close()
@@ -76,12 +78,13 @@ def _record(folder, games, length, num_envs=3, breaks=(), meanwhile=lambda playe
 
 def test_the_games_are_those_that_the_environments_showed(tmp_path):
     played, seen, games, said, unroll = _record(tmp_path, 4, 7)
-    assert len(played.games) == 12
+    assert len(played) == 12
     assert not said
     about = read_about(tmp_path)
-    assert (about.episodes, about.steps) == (12, played.steps)
-    assert about.mean_return == pytest.approx(np.mean([g.episode_return for g in played.games]))
-    assert games.steps == played.steps + 3 * 3, "three resets between the games of each"
+    steps = sum(game.length for game in played)
+    assert (about.episodes, about.steps) == (12, steps)
+    assert about.mean_return == pytest.approx(np.mean([game.episode_return for game in played]))
+    assert games.steps == steps + 3 * 3, "three resets between the games of each"
     for i, entries in enumerate(_read(games, unroll)):
         environment, number = divmod(i, len(games) // 3)
         for t in range(8):
@@ -100,9 +103,9 @@ def test_the_games_are_those_that_the_environments_showed(tmp_path):
 @pytest.mark.parametrize("most", [100, 106, 112])
 def test_an_interrupted_recording_keeps_and_counts_its_complete_games(tmp_path, most):
     played, _, games, said, unroll = _record(
-        tmp_path, 100, 5, meanwhile=lambda played: played.steps < most
+        tmp_path, 100, 5, meanwhile=lambda games, steps: steps < most
     )
-    assert 9 <= len(played.games) <= 12
+    assert 9 <= len(played) <= 12
     assert 80 < games.steps <= 120
     if most == 100:
         assert "ends in the middle of 3 games" in said[0]
@@ -113,7 +116,7 @@ def test_an_interrupted_recording_keeps_and_counts_its_complete_games(tmp_path, 
 def test_the_last_games_are_counted_though_their_unrolls_are_written_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(data_set, "_FILE_SECONDS", -1.0)
     played, *_ = _record(tmp_path, 1, 7, num_envs=1)
-    assert read_about(tmp_path).episodes == len(played.games) == 1
+    assert read_about(tmp_path).episodes == len(played) == 1
 
 
 def test_nothing_of_a_first_reset_that_fails_is_recorded(tmp_path):
