@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms.feature import Added, Feature, Host, Reading, Student, mean
 from impala_mm.algorithms.feature_settings import RegulariserSettings
+from impala_mm.algorithms.interface import entry_spec
 from impala_mm.algorithms.parts.lagrange import Cost
 from impala_mm.algorithms.parts.normals import decoupled_kl
 from impala_mm.algorithms.types import LoadedPolicy, PolicyLoader, Role
@@ -54,7 +55,8 @@ class Divergence(Feature):
     """A divergence of the policy, which its cost keeps small."""
 
     def __init__(self, name: str, config: RegulariserSettings, environment: EnvironmentSpec):
-        self._name, self._config, self._actions = name, config, environment.actions
+        self._name, self._config = name, config
+        self._environment, self._actions = environment, environment.actions
         self._cost = Cost(
             f"{name}_cost",
             getattr(config, f"{name}_cost", 0.0),
@@ -157,8 +159,19 @@ class FromReference(Divergence):
                 f"--reference={config.reference} has --box_policy={policy.config.box_policy}: "
                 f"there is no divergence from it to another one, so give the same here"
             )
+        start = policy.initial_state(1)
+        nothing = tf.nest.map_structure(
+            lambda spec: tf.zeros([1, 1, *spec.shape], spec.dtype),
+            entry_spec(self._environment, ()),
+        )
+        if policy.judge_unroll(nothing, start).parameters is None:
+            raise UserMistake(
+                f"--reference={config.reference}: its --algorithm={policy.config.algorithm} has no "
+                f"distribution of actions, from which there is a divergence: give the run of an "
+                f"algorithm that draws its actions from one, such as impala"
+            )
         # The state of normalised rewards has no part in what the policy is.
-        if len(tf.nest.flatten(policy.initial_state(1))) > bool(policy.config.normalize_rewards):
+        if len(tf.nest.flatten(start)) > bool(policy.config.normalize_rewards):
             flags.warn(
                 f"the policy of --reference={config.reference} remembers earlier observations, and "
                 f"begins each unroll without a memory: for the first entries it is another policy "

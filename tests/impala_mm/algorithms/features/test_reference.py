@@ -109,6 +109,14 @@ def test_what_cannot_be_is_refused_in_a_sentence(capsys, level, settings, said):
     assert said in capsys.readouterr().err
 
 
+def test_a_reference_of_values_alone_is_refused(tmp_path, capsys):
+    save(tmp_path, level_name="catch", algorithm="dqn")
+    with pytest.raises(SystemExit):
+        _made("impala", level_name="catch", kl_ref_pi_cost=1.0, reference=str(tmp_path))
+    said = f"--reference={tmp_path}: its --algorithm=dqn has no distribution of actions"
+    assert said in capsys.readouterr().err
+
+
 def test_a_reference_without_parameters_or_with_another_distribution_is_refused(
     tmp_path, capsys, monkeypatch
 ):
