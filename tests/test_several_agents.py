@@ -45,6 +45,7 @@ def test_a_policy_learns_from_games_against_itself(tmp_path):
     code, output = run(*record, "--opponents=nowhere/run")
     assert code == 2
     assert "--opponents=nowhere/run: nowhere/run does not exist" in output
+    assert not (logdir / "recorded" / "data.json").exists()
     code, output = run(*record, f"--opponents={logdir}", limit=200)
     assert code == 0, output
     assert "4 complete games" in output

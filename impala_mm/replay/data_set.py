@@ -140,8 +140,6 @@ class DataSetWriter:
         try:
             self._lock = unroll_files.claim(folder / ABOUT, "data set", self._go_on, BadData)
             keys = [u.key for path in files(folder) for u in intact(path)]
-            if not (folder / ABOUT).exists():
-                self._write_about()
         except OSError as error:
             raise BadData(f"{folder} cannot be written: {error.strerror}") from None
         numbers = [int(path.stem) for path in files(folder) if path.stem.isdecimal()]
@@ -197,6 +195,8 @@ class DataSetWriter:
         path = self._folder / ABOUT
         try:
             if self._waiting:
+                if not path.exists():  # a folder of unrolls without it would be refused
+                    self._write_about()
                 path = self._folder / f"{self._next_file:010d}{unroll_files.SUFFIX}"
                 safe_files.write_whole(path, unroll_files.encode(self._waiting))
                 self._next_file += 1

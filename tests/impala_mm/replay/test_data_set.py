@@ -186,6 +186,8 @@ def test_folders_of_others_are_refused_and_left_as_they_are(tmp_path):
         DataSetWriter(tmp_path / "data", _about(3))
     data.close()
     DataSetWriter(tmp_path / "data", _about(3)).close()
+    with pytest.raises(BadData, match=r"has no data\.json"):  # nobody has recorded anything
+        read_about(tmp_path / "data")
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(BadData, match="is not empty, and no data set lies there"):
         DataSetWriter(tmp_path, _about(3))
@@ -243,10 +245,9 @@ def test_data_serves_students_that_stack_more_frames_and_says_that_lives_end_oth
 
 
 def test_unrolls_that_are_none_are_refused_though_their_checksums_agree(tmp_path):
-    data = DataSetWriter(tmp_path, _about(3))
+    _record(tmp_path, _steps([4, 4]), 3)
     path = tmp_path / "0000000000.unrolls"
     path.write_bytes(unroll_files.encode([StoredUnroll(0, 0, b"nothing")]))
-    data.close()
     with pytest.raises(BadData, match=r"0000000000.unrolls is damaged"):
         _read(tmp_path, 3)
 
