@@ -84,10 +84,10 @@ def record(kind):
     return [player.play() for _ in range(ALL)]
 
 
-def train(kind, logdir, updates, contents, say=print, pause=0.0):
+def train(kind, logdir, updates, contents, say=print, pause=0.0, folder=None, outputs=None):
     """Return a learner that resumes and trains up to `updates` updates, and its monitor.
 
-    It makes a `pause` of some seconds before each update.
+    It makes a `pause` of some seconds before each update. `folder` and `outputs` are the run's.
     """
     tf.random.set_seed(1)
     config, algorithm = CONFIGS[kind], _algorithm(kind)
@@ -100,7 +100,8 @@ def train(kind, logdir, updates, contents, say=print, pause=0.0):
         source = OwnSource(make, source, algorithm.unroll)
         own_state = OwnState(logdir, 0, 1, source, [], say)
     layout = ParameterLayout(algorithm.variables.acting, algorithm.variables.trained, "float32")
-    profile, events = UpdateProfiler("", logdir, say), EventHook("", logdir, say)
+    profile = UpdateProfiler("", logdir, say)
+    outputs = outputs or RunOutputs(say, EventHook("", logdir, say), None)
     alone = group.SingleLearner()
     learner = Learner(
         config, algorithm, alone, source, server, layout, limits, 1, profile, own_state
@@ -108,9 +109,9 @@ def train(kind, logdir, updates, contents, say=print, pause=0.0):
     checkpoints = Checkpoints(logdir, algorithm.variables, keep=2)
     about = CheckpointInfo(1, {}, {}, {})
     status = RunStatus(learner, {config.level_name: level_spec(config.level_name)}, say)
-    saves = Checkpointing(status, checkpoints, about, events)
-    here = SimpleNamespace(path=logdir, why_lost=str)  # without a lock: one process resumes it
-    outputs = RunOutputs(say, events, None)
+    saves = Checkpointing(status, checkpoints, about, outputs.event_hook)
+    # Without a lock: one process resumes it.
+    here = folder or SimpleNamespace(path=logdir, why_lost=str)
     keeper = RecordKeeper(status, MetricsWriter(logdir, say), saves, outputs, here)
     watch = LearnerMonitor(status, keeper)
     watch.resume()

@@ -12,7 +12,8 @@ from impala_mm.data.variables import Variables
 from impala_mm.learner import resume
 from impala_mm.learner.checkpointing import Checkpointing
 from impala_mm.learner.learner import RunLimits
-from impala_mm.records import checkpoint
+from impala_mm.learner.own_state import Saved
+from impala_mm.records import checkpoint, saved_variables
 from impala_mm.records.checkpoint import CheckpointInfo
 from impala_mm.records.outputs import EventHook
 from impala_mm.records.ratings import OpponentRatings
@@ -79,6 +80,28 @@ def test_it_saves_what_was_learnt_since_with_counts_and_the_mean_return(keep, tm
     checkpoint.verify(path)
     _at(keeper, 4, 40, 7.0).end()
     assert checkpoint.find(tmp_path)[1].episode_return == 0.7, "a new process has seen no games"
+
+
+def test_what_is_written_has_the_counts_of_the_copied_variables_and_the_return_known_by_then(
+    keep, tmp_path
+):
+    said = []
+    keeper, variables = keep(Config(total_environment_frames=1000), said)
+    _at(keeper, 3, 130, 2.5)
+    keeper._learner.offline_updates = 2
+    keeper.take_snapshot([Saved("a"), Saved("", "No space")])
+    _at(keeper, 5, 150, 4.0, 0.5)
+    keeper._learner.offline_updates = 4
+    variables.trained[0].assign([5.0, 5.0])
+    keeper.look(0.0, tmp_path)
+    path, about = checkpoint.find(tmp_path)
+    assert (about.updates, about.steps, about.frames, about.offline_updates) == (3, 30, 130.0, 2)
+    assert about.own_states == ("a", "")
+    assert about.milestone, "of the first tenth"
+    assert (about.seconds, about.episode_return) == (4.0, 0.5)
+    saved_variables.load(path, saved_variables.named(variables))
+    assert variables.trained[0].numpy().tolist() == [0, 0]
+    assert "learner 1 cannot save its own state (No space)" in said[0]
 
 
 def test_the_first_after_each_tenth_of_the_frames_is_a_milestone_across_a_resume_too(

@@ -172,8 +172,17 @@ def test_a_save_that_fails_leaves_the_earlier_state_and_says_why(tmp_path, capsy
     learner.own_source._source.save = lambda folder: (_ for _ in ()).throw(OSError(28, "No space"))
     assert "No space" in learner.state.save(8).why_not
     assert [p.name for p in (tmp_path / "own/learner-1").iterdir()] == ["0000000007"]
+    (tmp_path / "own/learner-1/saving/source").mkdir(parents=True)  # of a process that was killed
+    (tmp_path / "own/learner-1/saving/source/half").touch()
+    learner.own_source._source.save = lambda folder: (folder / "content.npy").touch()
+    for _ in range(2):  # the second one replaces the first
+        assert learner.state.save(8).digest
+        state = tmp_path / "own/learner-1/0000000008"
+        assert [p.name for p in (state / "source").iterdir()] == ["content.npy"]
+        assert {p.name for p in state.parent.iterdir()} == {"0000000007", "0000000008"}
     learner.state._bytes = 10**18
     assert "MB free, and the last save took" in learner.state.save(8).why_not
+    assert not (tmp_path / "own/learner-1/saving").exists()
 
 
 def test_a_learner_without_anything_of_its_own_writes_nothing(tmp_path):

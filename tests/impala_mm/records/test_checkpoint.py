@@ -1,5 +1,6 @@
 """Checkpoints appear complete or not at all; for a damaged one the previous one is used."""
 
+import resource
 from types import SimpleNamespace
 
 import pytest
@@ -166,6 +167,35 @@ def test_a_disk_without_room_for_another_one_is_said_before_it_is_filled(
     with pytest.raises(Unwritable, match=r"the disk of .*checkpoints has 0.0 MB free"):
         _save(checkpoints, variables, 2)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["0000000001"]
+
+
+def test_a_save_that_fails_or_was_killed_leaves_nothing_in_the_next_one(tmp_path, variables):
+    """The disk fills while the variables are written."""
+    checkpoints, folder = Checkpoints(tmp_path, variables, 3), tmp_path / "checkpoints"
+    _save(checkpoints, variables, 1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(Unwritable, match=r"^File too large"):
+            _save(checkpoints, variables, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in folder.iterdir()] == ["0000000001"]
+    (folder / "saving" / "inner").mkdir(parents=True)
+    (folder / "saving" / "inner" / "half").touch()
+    path = _save(checkpoints, variables, 2)
+    assert {each.name for each in folder.iterdir()} == {"0000000001", "0000000002"}
+    assert {each.name for each in path.iterdir()} == {
+        *("about.json", "variables.index", "variables.data-00000-of-00001")
+    }
+    checkpoint.verify(path)
+    assert checkpoints.save(ABOUT._replace(updates=2, frames=9.0)) == path
+    assert checkpoint.verify(path).frames == 0, "a checkpoint is never written again"
+    for lost in (tmp_path / "lost", tmp_path / "file" / "lost"):
+        (tmp_path / "file").touch()
+        with pytest.raises(Unwritable):
+            _save(Checkpoints(lost, variables, 3), variables, 3)
+        assert not lost.exists(), "the run's folder itself is never made anew"
 
 
 def test_a_copy_under_a_name_of_the_users_is_neither_counted_nor_deleted(tmp_path, variables):

@@ -1,6 +1,7 @@
 """Variables are found in checkpoints by their names, whatever their order is now."""
 
 import random
+import resource
 import shutil
 
 import pytest
@@ -10,8 +11,8 @@ from impala_mm.algorithms import agent
 from impala_mm.config.settings import Config
 from impala_mm.data import variable_names
 from impala_mm.data.variables import Variables
-from impala_mm.records import saved_variables
-from impala_mm.records.checkpoint import CheckpointInfo, Mismatch
+from impala_mm.records import checkpoint, saved_variables
+from impala_mm.records.checkpoint import CheckpointInfo, Mismatch, Unwritable
 from impala_mm.records.run_checkpoints import Checkpoints
 from tests.recorded import record, runs
 
@@ -121,3 +122,22 @@ def test_weights_that_are_saved_alone_have_the_names_of_the_run(tmp_path):
     saved_variables.load(tmp_path / "alone", wanted)
     for key, variable in wanted.items():
         assert (variable.numpy() == expected[key]).all(), key
+
+
+def test_weights_for_which_there_is_no_room_leave_nothing_behind(tmp_path):
+    theirs = _variables()
+    source, folder = _saved(tmp_path, theirs), tmp_path / "new" / "alone"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(Unwritable, match="File too large"):
+            saved_variables.save_weights(theirs, source, folder, ABOUT, half=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(folder.parent.iterdir())
+    (folder.parent / ".alone.writing").mkdir()
+    (folder.parent / ".alone.writing" / "half").touch()  # of a process that was killed
+    saved_variables.save_weights(theirs, source, folder, ABOUT, half=False)
+    assert [each.name for each in folder.parent.iterdir()] == ["alone"]
+    assert not (folder / "half").exists()
+    checkpoint.verify(folder)
