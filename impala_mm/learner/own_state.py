@@ -71,30 +71,27 @@ class OwnState:
     def save(self, update: int) -> Saved:
         """Save the state after an update; earlier states are kept until `prune`."""
         work, final = self._folder / "saving", self._path(update)
-        shutil.rmtree(work, ignore_errors=True)
         try:
-            if self._rank:  # learner 0 alone has made the run's folder, on its host
-                self._run.mkdir(parents=True, exist_ok=True)
-            for folder in (self._folder.parent, self._folder):
-                folder.mkdir(exist_ok=True)
-            work.mkdir()
-            checkpoint.refuse_full_disk(work, self._bytes)
-            if self._source:
-                (work / "source").mkdir()
-                self._source.save(work / "source")
-            if self._variables:
-                local = saved_variables.tree(saved_variables.keyed("local", self._variables))
-                tf.train.Checkpoint(**local).write(str(work / "variables"))
-            self._bytes = checkpoint.size(work)
-            shutil.rmtree(final, ignore_errors=True)  # left by a run that was resumed before it
-            checkpoint.finish(work, final, {"update": update})
+            with saved_variables.writing(work, final, {"update": update}):
+                if self._rank:  # learner 0 alone has made the run's folder, on its host
+                    self._run.mkdir(parents=True, exist_ok=True)
+                for folder in (self._folder.parent, self._folder):
+                    folder.mkdir(exist_ok=True)
+                work.mkdir()
+                checkpoint.refuse_full_disk(work, self._bytes)
+                if self._source:
+                    (work / "source").mkdir()
+                    self._source.save(work / "source")
+                if self._variables:
+                    local = saved_variables.keyed("local", self._variables)
+                    saved_variables.write(work, local)
+                self._bytes = checkpoint.size(work)
+                shutil.rmtree(final, ignore_errors=True)  # left by a run that was resumed before it
             return Saved(_digest(final))
-        except (OSError, tf.errors.OpError) as error:
-            shutil.rmtree(work, ignore_errors=True)
-            return Saved("", f"{self._folder}: {saved_variables.why_unwritable(error)}")
+        except (OSError, checkpoint.Unwritable) as error:
+            return Saved("", f"{self._folder}: {error}")
         except Exception as error:  # a fault in the algorithm's source
             traceback.print_exc()
-            shutil.rmtree(work, ignore_errors=True)
             return Saved("", f"{type(error).__name__}: {error}")
 
     def prune(self, kept: Sequence[int]) -> None:

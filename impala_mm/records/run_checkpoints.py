@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import math
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,6 @@ from impala_mm.records import checkpoint, saved_variables
 from impala_mm.records.checkpoint import (
     CheckpointInfo,
     Damaged,
-    Unwritable,
     all_in,
     best_of,
     read,
@@ -60,18 +60,13 @@ class Checkpoints:
     def save(self, about: CheckpointInfo) -> Path:
         """Write the snapshot and return its folder; raises Unwritable and leaves nothing behind."""
         final, work = self._folder / f"{about.updates:010d}", self._folder / "saving"
-        shutil.rmtree(work, ignore_errors=True)
-        try:
-            if final.exists():
-                return final
+        if os.path.exists(final):  # not if the disk refuses to say it, as `writing` will find out
+            return final
+        with saved_variables.writing(work, final, about._asdict()):
             self._folder.mkdir(exist_ok=True)  # not its parent, which would be somebody else's
             work.mkdir()
             checkpoint.refuse_full_disk(work, self._newest_size())
-            tf.train.Checkpoint(**saved_variables.tree(self._copies)).write(str(work / "variables"))
-            checkpoint.finish(work, final, about._asdict())
-        except (OSError, tf.errors.OpError) as error:
-            shutil.rmtree(work, ignore_errors=True)
-            raise Unwritable(saved_variables.why_unwritable(error)) from None
+            saved_variables.write(work, self._copies)
         self._prune()
         return final
 

@@ -1,13 +1,17 @@
 """The variables in a checkpoint: their names there, and how they are written and read.
 
+Whoever writes variables to a folder does so within `writing`, so that it appears complete or not at
+all.
+
 Before variables had names, those of a kind had numbers, such as `carried/3`, in an order that
 `_NUMBERED` keeps. Where an attribute that leads to a variable is renamed, an entry of `_RENAMED`
 lets earlier checkpoints be read.
 """
 
+import contextlib
 import itertools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,16 +124,32 @@ def save_weights(
         if key.startswith("weights/"):
             copies[key] = tf.Variable(reader.get_tensor(key + _SUFFIX))
     work = folder.with_name(f".{folder.name}.writing")
-    shutil.rmtree(work, ignore_errors=True)
-    try:
+    with writing(work, folder, about._asdict()):
         work.mkdir(parents=True)
         for path in environment_flags.files_of_checkpoint(source):
             shutil.copy(path, work)
-        tf.train.Checkpoint(**tree(copies)).write(str(work / "variables"))
-        checkpoint.finish(work, folder, about._asdict())
+        write(work, copies)
+
+
+@contextlib.contextmanager
+def writing(work: Path, final: Path, about: dict[str, Any]) -> Iterator[None]:
+    """Let the body make and fill the folder `work`, which then becomes `final`, with `about`.
+
+    If anything fails, `work` is deleted; if it is the disk, Unwritable is raised.
+    """
+    shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
+    try:
+        yield
+        checkpoint.finish(work, final, about)
     except (OSError, tf.errors.OpError) as error:
-        shutil.rmtree(work, ignore_errors=True)
         raise Unwritable(why_unwritable(error)) from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def write(folder: Path, by_key: Mapping[str, tf.Variable]) -> None:
+    """Write variables to a folder; raise OSError or tf.errors.OpError."""
+    tf.train.Checkpoint(**tree(by_key)).write(str(folder / "variables"))
 
 
 def load(path: Path, by_key: Mapping[str, tf.Variable]) -> None:

@@ -198,6 +198,13 @@ def test_a_save_that_fails_or_was_killed_leaves_nothing_in_the_next_one(tmp_path
         assert not lost.exists(), "the run's folder itself is never made anew"
 
 
+def test_a_fault_that_is_not_the_disks_leaves_nothing_either(tmp_path, variables, monkeypatch):
+    monkeypatch.setattr(checkpoint, "finish", lambda *_: {}["fault"])
+    with pytest.raises(KeyError, match="fault"):
+        _save(Checkpoints(tmp_path, variables, 3), variables, 1)
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
 def test_a_copy_under_a_name_of_the_users_is_neither_counted_nor_deleted(tmp_path, variables):
     checkpoints = Checkpoints(tmp_path, variables, keep=1)
     path = _save(checkpoints, variables, 1)
