@@ -168,15 +168,14 @@ class Checkpointing:
         with self._writing:  # the copies are also those that are being written
             begin = time.monotonic() if began is None else began
             self._checkpoints.snapshot()
-            self._snapshot = _Snapshot(
-                learner.updates,
-                learner.steps,
-                learner.frames,
-                learner.offline_updates,
-                tuple(saved.digest for saved in own_states),
-                begin,
-                time.monotonic() - begin,
+            about = self._newest._replace(
+                updates=learner.updates,
+                steps=learner.steps,
+                frames=learner.frames,
+                offline_updates=learner.offline_updates,
+                own_states=tuple(saved.digest for saved in own_states),
             )
+            self._snapshot = _Snapshot(about, begin, time.monotonic() - begin)
 
     def newest_updates(self) -> list[int]:
         """Return the updates of the newest checkpoints, whose learners' own states are kept."""
@@ -211,16 +210,12 @@ class Checkpointing:
         self._event_hook.call("save", message)
 
     def _about(self, snapshot: "_Snapshot") -> CheckpointInfo:
-        frames, mean_return = snapshot.frames, self._status.mean_return
-        return self._newest._replace(
-            updates=snapshot.updates,
-            steps=snapshot.steps,
-            frames=frames,
+        """Return a snapshot's description, with what is known of the games by now."""
+        frames, mean_return = snapshot.about.frames, self._status.mean_return
+        return snapshot.about._replace(
             seconds=self._status.seconds,
             episode_return=None if math.isnan(mean_return) else mean_return,
             milestone=frames // self._tenth > self._newest.frames // self._tenth,
-            own_states=snapshot.own_states,
-            offline_updates=snapshot.offline_updates,
             ratings=self._status.aggregator.ratings.saved(),
         )
 
@@ -266,12 +261,8 @@ class JointSaves:
 
 
 class _Snapshot(NamedTuple):
-    """The counts that belong to a copy of the variables."""
+    """A copy of the variables that must still be written."""
 
-    updates: int
-    steps: int
-    frames: float
-    offline_updates: int
-    own_states: tuple[str, ...]  # as in `CheckpointInfo`
+    about: CheckpointInfo  # but for what is known of the games once it is written
     began: float  # time.monotonic()
     paused: float  # seconds in which no update could be made
