@@ -107,8 +107,6 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
             say=say,
         )
     kept, complete = data.about, len(played) >= count
-    say(
-        f"{'' if complete else 'interrupted: '}{target} has {kept.contents}; "
-        f"--teacher_data={target} lets a student learn from them"
-    )
+    use = f"; --teacher_data={target} lets a student learn from them" if kept.episodes else ""
+    say(f"{'' if complete else 'interrupted: '}{target} has {kept.contents}{use}")
     return complete

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from launcher.follow import connect
 from launcher.follow.followed_run import FAILURES, RETRY_SECONDS, FollowedRun
 from launcher.follow.learner_recovery import LearnerRecovery
+from launcher.hosts.remote_node import OperationFailed
 from launcher.supervise.errors import join_names
 from launcher.supervise.json_files import read_text
 from launcher.supervise.process_state import State
@@ -28,10 +29,12 @@ _SETTLE_SECONDS = 3.0
 _AWAY_SECONDS = 4.0
 
 _Which = tuple[str, str]  # the id of a host, and the name of a process there
+# That, and the stop request that the process lacks; empty if it should run and does not.
+_Wrong = tuple[str, str, str]
 
 
 class Recovery:
-    """Restores the processes of one run after its hosts were unreachable."""
+    """Restarts what should run of one run and does not, and stops what should not run."""
 
     def __init__(self, followed: FollowedRun):
         self._followed, self._learners = followed, LearnerRecovery(followed)
@@ -39,7 +42,7 @@ class Recovery:
         self._say = followed.say
         self._checked = 0.0
         self._reported_away: set[str] = set()  # unreachable hosts that a message was printed for
-        self._due: dict[_Which, float] = {}  # when something is done about it, or done again
+        self._due: dict[_Wrong, float] = {}  # when something is done about it, or done again
 
     @property
     def can_restart_learners(self) -> bool:
@@ -120,7 +123,12 @@ class Recovery:
                 return ""
             is_new = self._followed.begin_if_unknown(record, host_id)
             self._hosts.call(host_id, "kill", lost_only=True)  # what killed supervisors have left
-            names = self._followed.restart(gone, record)
+            try:
+                names = self._followed.restart(gone, record)
+            except OperationFailed:
+                if host_id:  # their copied states were removed, and they have not changed there
+                    self._followed.mirror.on_connected(host_id)
+                raise
             lost = names and not is_new and all(states[name].state == "lost" for name in names)
             return join_names(names) + ", whose supervisor was killed" * bool(lost)
 
@@ -139,9 +147,10 @@ class Recovery:
         learners' mpirun does not count as one that should run.
         """
         wrong: dict[_Which, str] = {}
+        is_mpirun_there = states[LEARNERS].state == "running"
         for name, state in states.items():
             if state.job == "learner":  # mpirun waits for those of other hosts, whatever ended them
-                gone = name != LEARNERS and state.has_ended
+                gone = name != LEARNERS and state.has_ended and is_mpirun_there
             else:
                 gone = state.state in ("lost", "stopped") and not state.is_to_stop
             if gone:
@@ -154,7 +163,9 @@ class Recovery:
                     continue
                 if state.job == "learner" and _is_another(state, states.get(name), host_id):
                     wrong[host_id, name] = "now"
-                elif not state.is_to_stop and (stop := read_text(self._run.folder / name / "stop")):
+                elif (stop := read_text(self._run.folder / name / "stop")) and (
+                    not state.is_to_stop or (stop == "now" and state.state == "saving")
+                ):
                     wrong[host_id, name] = stop
         return {each: wrong[each] for each in wrong if not self._followed.is_away(each[0])}
 
@@ -163,14 +174,15 @@ class Recovery:
 
         Processes of a host that ended at about the same time are restarted together.
         """
-        self._due = {each: at for each, at in self._due.items() if each in wrong or at > now}
-        for each in wrong:
+        found = [(host_id, name, stop) for (host_id, name), stop in wrong.items()]
+        self._due = {each: at for each, at in self._due.items() if each in found or at > now}
+        for each in found:
             self._due.setdefault(each, now + _SETTLE_SECONDS)
-        due: dict[str, dict[str, str]] = {each[0]: {} for each in wrong if self._due[each] <= now}
-        for (host_id, name), stop in wrong.items():
-            if host_id in due and self._due[host_id, name] <= now + _SETTLE_SECONDS:
+        due: dict[str, dict[str, str]] = {each[0]: {} for each in found if self._due[each] <= now}
+        for host_id, name, stop in found:
+            if host_id in due and self._due[host_id, name, stop] <= now + _SETTLE_SECONDS:
                 due[host_id][name] = stop
-                self._due[host_id, name] = now + RETRY_SECONDS
+                self._due[host_id, name, stop] = now + RETRY_SECONDS
         return due
 
 

@@ -85,9 +85,9 @@ class Far:
         path = self.run.folder / name / "state.json"
         write_json(path, dataclasses.asdict(entry) | {"state": state, "supervisor": None} | more)
 
-    def recover(self, seconds=0.0):
+    def recover(self, seconds=0.0, connected=HOSTS):
         """Let the frontend recover the run `seconds` after all hosts were connected."""
-        for host_id in HOSTS:
+        for host_id in connected:
             self.run.record_contact(host_id)
         self.recovery._restore(self.run.record, 1000.0 + seconds)
 
@@ -149,6 +149,20 @@ def test_only_hosts_with_something_to_restart_are_asked_for_their_installation(f
         f"{HOSTS[4]}: restarted actor-4, whose supervisor was killed",
         f"could not restart the processes of a host: {HOSTS[3]}: the disk is full",
     ]
+    far.failing.clear()
+    far.recover(40)
+    assert far.calls["start_processes"].count(HOSTS[3]) == 1
+
+
+def test_a_host_that_could_not_restart_a_process_is_asked_for_its_states_and_then_again(far):
+    _lose(far, 2)
+    far.failing = {("start_processes", HOSTS[2])}
+    far.recover(5)
+    assert far.connected == [HOSTS[2]], "the copied state was removed"
+    far.report("actor-2", "lost")  # as the host reports it again
+    far.failing.clear()
+    far.recover(40)
+    assert f"{HOSTS[2]}: restarted actor-2, whose supervisor was killed" in far.said
 
 
 def test_what_a_restart_does_not_help_is_restarted_again_later(far):
@@ -199,18 +213,49 @@ def test_what_was_stopped_or_is_ending_is_not_restarted(far):
     assert not far.calls
 
 
+@pytest.mark.parametrize(("learners", "restarted"), [("running", True), ("away", False)])
+def test_a_learners_process_is_restarted_only_where_mpirun_waits_for_it(far, learners, restarted):
+    record = far.run.record
+    (first,) = [each for each in record.processes if each.name == "learners"]
+    second = dataclasses.replace(first, name="learners-1", place=HOSTS[1])
+    far.run.write_record(dataclasses.replace(record, processes=[*record.processes, second]))
+    (far.run.folder / "learners-1").mkdir()
+    far.report("learners-1", "stopped", is_to_stop=True)  # at the end of an earlier mpirun
+    for seconds in (0, 5):
+        if learners == "away":
+            far.run.record_contact(HOSTS[0], "it has no network")
+        far.recover(seconds, [HOSTS[1]] if learners == "away" else HOSTS)
+    assert far.calls["kill"] == [HOSTS[1]] * restarted
+    assert len(far.calls["start_processes"]) == restarted
+
+
+def test_a_stop_is_requested_soon_of_what_was_just_restarted(far):
+    _lose(far, 2)
+    far.recover(5)
+    (far.run.folder / "actor-2" / "stop").write_text("save")
+    far.report("actor-2", "running")
+    far.followed.mirror.reported = {
+        HOSTS[2]: {"actor-2": State("actor-2", "actor", HOSTS[2], "running")}
+    }
+    far.recover(6)
+    far.recover(10)
+    assert far.asked == [(HOSTS[2], "actor-2", "save")]
+
+
 def test_a_stop_that_a_host_has_missed_is_requested_again(far):
     (far.run.folder / "actor-2" / "stop").write_text("now")
     (far.run.folder / "actor-3" / "stop").write_text("save")
+    (far.run.folder / "actor-4" / "stop").write_text("now")  # once it saved, and the host was away
     missed = State("actor-2", "actor", HOSTS[2], "running")
     far.followed.mirror.reported = {
         HOSTS[2]: {"actor-2": missed},
         HOSTS[3]: {"actor-3": missed._replace(name="actor-3", is_to_stop=True)},
+        HOSTS[4]: {"actor-4": missed._replace(name="actor-4", is_to_stop=True, state="saving")},
     }
     for seconds in (0, 5):
         far.recover(seconds)
     assert list(far.calls) == ["request_stop"]
-    assert far.asked == [(HOSTS[2], "actor-2", "now")]
+    assert sorted(far.asked) == [(HOSTS[2], "actor-2", "now"), (HOSTS[4], "actor-4", "now")]
 
 
 def test_learners_that_were_moved_while_their_host_was_away_are_ended_there(far):
