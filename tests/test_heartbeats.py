@@ -66,7 +66,7 @@ def test_a_vectors_process_that_is_killed_is_replaced_and_one_that_hangs_costs_t
     actor = Supervised(
         *(tmp_path, command),
         **{"name": "actor-0", "job": "actor", "restarts": 3, "stall_secs": 45.0},
-        environment=dict(os.environ),
+        environment=os.environ | {"IMPALA_MM_HEARTBEAT": str(tmp_path / "actor-0" / "beat")},
         workdir=str(ROOT),
     )
 
