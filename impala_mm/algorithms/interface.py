@@ -254,3 +254,12 @@ def entry_spec(environment: EnvironmentSpec, extras: Any) -> Entry:
         extras=extras,
         mask=environment.masks,
     )
+
+
+def zero_entry(environment: EnvironmentSpec) -> Entry:
+    """Return an entry [1, ...] of zeros, the first of an episode, in which all is allowed."""
+    entry = tf.nest.map_structure(
+        lambda spec: tf.zeros([1, *spec.shape], spec.dtype), entry_spec(environment, ())
+    )
+    allowed = tf.nest.map_structure(tf.ones_like, entry.mask)
+    return entry._replace(first=tf.ones_like(entry.first), mask=allowed)

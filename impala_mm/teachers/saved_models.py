@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from impala_mm.algorithms.interface import zero_entry
 from impala_mm.config.messages import describe_error
 from impala_mm.data.trajectory import Entry, leaf_names
 from impala_mm.teachers.teacher import (
@@ -20,7 +21,6 @@ from impala_mm.teachers.teacher import (
     PlayingTeacher,
     Request,
     ask_at_once,
-    zero_entry,
 )
 
 _OUTPUTS = ("values", "logits", "policy")

@@ -17,7 +17,6 @@ from impala_mm.data.trajectory import Entry
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
 from impala_mm.environments.types import EnvironmentSpec
-from impala_mm.policy.core import make_entry
 from nets.frame_stack import FrameStack
 
 LEAST = 1e-6  # probability that stands for 0 in a teacher's policy
@@ -178,18 +177,6 @@ class Frames:
             return entries.observation
         state = self.initial_state(tf.shape(entries.first)[1])
         return self._stack.unroll(entries.observation, entries.first, state)[0]
-
-
-def zero_entry(spec: EnvironmentSpec) -> Entry:
-    """Return an entry [1, ...] of zeros, the first of an episode, in which all is allowed."""
-    return make_entry(
-        spec,
-        tf.nest.map_structure(lambda s: tf.zeros([1, *s.shape], s.dtype), spec.observation),
-        [0.0],
-        spec.actions.zeros(1),
-        [True],
-        tf.nest.map_structure(lambda s: tf.ones([1, *s.shape], s.dtype), spec.masks),
-    )
 
 
 def ask_at_once(ask: Callable[[Any], tf.Tensor], read: Any, num_parameters: int) -> tf.Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms.interface import PolicyOutput
+from impala_mm.algorithms.interface import PolicyOutput, zero_entry
 from impala_mm.config import user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN
 from impala_mm.config.settings import Config
@@ -14,7 +14,7 @@ from impala_mm.environments import from_flags
 from impala_mm.policy.core import PolicyCore, blaming_settings
 from impala_mm.records import checkpoint
 from impala_mm.records.checkpoint import CheckpointInfo, Damaged
-from impala_mm.teachers.teacher import NoTeacher, PlayingTeacher, Request, zero_entry
+from impala_mm.teachers.teacher import NoTeacher, PlayingTeacher, Request
 from nets import State
 
 # Flags that say for which returns values stand.

@@ -7,7 +7,7 @@ learners' mpirun.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from launcher.follow import connect
 from launcher.follow.followed_run import FAILURES, RETRY_SECONDS, FollowedRun
@@ -28,8 +28,8 @@ _SETTLE_SECONDS = 3.0
 # Seconds before an unreachable host is reported: perhaps another frontend has just disconnected.
 _AWAY_SECONDS = 4.0
 
-_Which = tuple[str, str]  # the id of a host, and the name of a process there
-# That, and the stop request that the process lacks; empty if it should run and does not.
+# The id of a host, the name of a process there, and the stop request that the process lacks; it is
+# empty if the process should run and does not.
 _Wrong = tuple[str, str, str]
 
 
@@ -140,13 +140,12 @@ class Recovery:
             elif done:
                 self._say(f"{host_id or 'this machine'}: restarted {done}")
 
-    def _find_wrong(self, states: Mapping[str, State]) -> dict[_Which, str]:
+    def _find_wrong(self, states: Mapping[str, State]) -> list[_Wrong]:
         """Return the processes that should run and do not, or run and should not.
 
-        The values are the stop requests that the latter lack, and empty for the former. The
-        learners' mpirun does not count as one that should run.
+        The learners' mpirun does not count as one that should run.
         """
-        wrong: dict[_Which, str] = {}
+        wrong: list[_Wrong] = []
         is_mpirun_there = states[LEARNERS].state == "running"
         for name, state in states.items():
             if state.job == "learner":  # mpirun waits for those of other hosts, whatever ended them
@@ -154,7 +153,7 @@ class Recovery:
             else:
                 gone = state.state in ("lost", "stopped") and not state.is_to_stop
             if gone:
-                wrong[state.place, name] = ""
+                wrong.append((state.place, name, ""))
         # A host that was unreachable has missed that its learners were restarted on others, or that
         # a stop was requested.
         for host_id, reported in list(self._followed.mirror.reported.items()):
@@ -162,24 +161,23 @@ class Recovery:
                 if state.has_ended:
                     continue
                 if state.job == "learner" and _is_another(state, states.get(name), host_id):
-                    wrong[host_id, name] = "now"
+                    wrong.append((host_id, name, "now"))
                 elif (stop := read_text(self._run.folder / name / "stop")) and (
                     not state.is_to_stop or (stop == "now" and state.state == "saving")
                 ):
-                    wrong[host_id, name] = stop
-        return {each: wrong[each] for each in wrong if not self._followed.is_away(each[0])}
+                    wrong.append((host_id, name, stop))
+        return [each for each in wrong if not self._followed.is_away(each[0])]
 
-    def _choose_due(self, wrong: Mapping[_Which, str], now: float) -> dict[str, dict[str, str]]:
+    def _choose_due(self, wrong: Sequence[_Wrong], now: float) -> dict[str, dict[str, str]]:
         """Return what is to be put right now, by host and name; if it does not help, again later.
 
         Processes of a host that ended at about the same time are restarted together.
         """
-        found = [(host_id, name, stop) for (host_id, name), stop in wrong.items()]
-        self._due = {each: at for each, at in self._due.items() if each in found or at > now}
-        for each in found:
+        self._due = {each: at for each, at in self._due.items() if each in wrong or at > now}
+        for each in wrong:
             self._due.setdefault(each, now + _SETTLE_SECONDS)
-        due: dict[str, dict[str, str]] = {each[0]: {} for each in found if self._due[each] <= now}
-        for host_id, name, stop in found:
+        due: dict[str, dict[str, str]] = {each[0]: {} for each in wrong if self._due[each] <= now}
+        for host_id, name, stop in wrong:
             if host_id in due and self._due[host_id, name, stop] <= now + _SETTLE_SECONDS:
                 due[host_id][name] = stop
                 self._due[host_id, name, stop] = now + RETRY_SECONDS

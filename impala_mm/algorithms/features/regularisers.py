@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from impala_mm.algorithms.feature import Added, Feature, Host, Reading, Student, mean
 from impala_mm.algorithms.feature_settings import RegulariserSettings
-from impala_mm.algorithms.interface import entry_spec
+from impala_mm.algorithms.interface import zero_entry
 from impala_mm.algorithms.parts.lagrange import Cost
 from impala_mm.algorithms.parts.normals import decoupled_kl
 from impala_mm.algorithms.types import LoadedPolicy, PolicyLoader, Role
@@ -160,11 +160,8 @@ class FromReference(Divergence):
                 f"there is no divergence from it to another one, so give the same here"
             )
         start = policy.initial_state(1)
-        nothing = tf.nest.map_structure(
-            lambda spec: tf.zeros([1, 1, *spec.shape], spec.dtype),
-            entry_spec(self._environment, ()),
-        )
-        if policy.judge_unroll(nothing, start).parameters is None:
+        unroll = tf.nest.map_structure(lambda x: x[tf.newaxis], zero_entry(self._environment))
+        if policy.judge_unroll(unroll, start).parameters is None:
             raise UserMistake(
                 f"--reference={config.reference}: its --algorithm={policy.config.algorithm} has no "
                 f"distribution of actions, from which there is a divergence: give the run of an "
