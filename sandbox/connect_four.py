@@ -80,7 +80,7 @@ def tactics(board: np.ndarray) -> np.ndarray:
 
 def take_wins(observations: np.ndarray) -> np.ndarray:
     """Return probabilities of columns [N, 7]: those that win, or else all that are free."""
-    wins = observations[..., 4].any(1)
+    wins = observations[..., 4].max(1)
     free = ~observations[:, 0, :, :2].any(-1)
     chosen = np.where(wins.any(1, keepdims=True), wins, free).astype(float)
     return chosen / chosen.sum(1, keepdims=True)
