@@ -36,8 +36,7 @@ def winning(own: int, other: int) -> Iterator[int]:
     """
     landing = _landing(own | other)
     at_once = threats(own, other) & landing
-    moves = at_once or threats(other, own) & landing or landing
-    return (move for move in _each(moves) if at_once or _forces(own | move, other))
+    return (move for move in _each(at_once or landing) if at_once or _forces(own | move, other))
 
 
 def losing(own: int, other: int) -> Iterator[int]:
@@ -53,7 +52,7 @@ def _forces(own: int, other: int) -> bool:
     if not cells or threats(other, own) & landing:
         return False
     answer = cells & -cells  # it blocks one of them
-    return cells != answer or any(winning(own, other | answer))
+    return any(winning(own, other | answer))
 
 
 def _landing(pieces: int) -> int:
