@@ -32,7 +32,7 @@ def threats(own: int, other: int) -> int:
 def winning(own: int, other: int) -> Iterator[int]:
     """Return the moves that win at once or, without any, those that win by threats.
 
-    Each of these threats must be answered, and the other player never comes to one of its own.
+    Each of these must be answered and leaves the other player no win at once.
     """
     landing = _landing(own | other)
     at_once = threats(own, other) & landing

@@ -41,11 +41,21 @@ def _wins_at_once(board, player):
     return any(_has_line(_drop(board, column, player) == player) for column in _free(board))
 
 
-def _makes_fork(board, player):
-    """Return whether the player, who has just moved, wins with the next piece, whatever happens."""
+def _forces(board, player):
+    """Return whether the player, who has just moved, threatens to win and does, by threats."""
     answers = [_drop(board, column, 3 - player) for column in _free(board)]
-    is_first = not _wins_at_once(board, 3 - player)
-    return is_first and all(_wins_at_once(after, player) for after in answers)
+    return (
+        _wins_at_once(board, player)
+        and not _wins_at_once(board, 3 - player)
+        and all(_wins(answer, player) for answer in answers)
+    )
+
+
+def _wins(board, player):
+    """Return whether the player to move wins, at once or by threats."""
+    return _wins_at_once(board, player) or any(
+        _forces(_drop(board, column, player), player) for column in _free(board)
+    )
 
 
 def _boards(random, *sizes):
@@ -77,48 +87,25 @@ def test_threats_are_the_empty_cells_that_complete_a_line():
     assert found > 100
 
 
-def test_wins_at_once_forks_and_what_allows_them_are_shown():
-    found = np.zeros(3, int)
-    for board in _boards(np.random.default_rng(2), 12, 19, 26):
+def test_moves_that_win_or_lose_are_those_of_a_search():
+    found = np.zeros(4, int)
+    for board in _boards(np.random.default_rng(2), 12, 19, 26, 32):
         wins, loses = np.moveaxis(tactics(_planes(board))[..., 2:], -1, 0)
         wins_at_once = _wins_at_once(board, 1)
         for column in _free(board):
             after = _drop(board, column, 1)
             cell = tuple(np.argwhere(after != board)[0])
             is_win = _has_line(after == 1)
-            is_fork = not wins_at_once and _makes_fork(after, 1)
-            answers = [_drop(after, answer, 2) for answer in _free(after)]
-            allows_win = not is_win and (
-                _wins_at_once(after, 2) or any(_makes_fork(answer, 2) for answer in answers)
+            by_threats = not wins_at_once and _forces(after, 1)
+            is_fork = by_threats and all(
+                _wins_at_once(_drop(after, answer, 2), 1) for answer in _free(after)
             )
-            if wins_at_once:
-                assert wins[cell] == is_win
-            assert wins[cell] or not is_fork
-            assert loses[cell] or not allows_win
-            found += [is_win, is_fork, allows_win]
+            is_loss = not is_win and _wins(after, 2)
+            assert wins[cell] == (is_win or by_threats)
+            assert loses[cell] == is_loss
+            found += [is_win, by_threats, by_threats and not is_fork, is_loss]
         assert not (wins + loses)[board > 0].any()
-    assert min(found) > 5
-
-
-def test_who_makes_the_moves_that_are_shown_to_win_does():
-    random, played = np.random.default_rng(3), 0
-    for board in _boards(random, 8, 14, 20, 26):
-        loses = tactics(_planes(board))[..., 3].any(0)
-        starts = [board, *(3 - _drop(board, c, 1) for c in np.flatnonzero(loses))]
-        for start in starts:
-            after = np.where(start == 3, 0, start)  # the players change places where one has moved
-            shown = tactics(_planes(after))[..., 2].any(0)
-            assert shown.any() or start is board
-            while shown.any():
-                after = _drop(after, random.choice(np.flatnonzero(shown)), 1)
-                if _has_line(after == 1):
-                    played += 1
-                    break
-                after = _drop(after, random.choice(_free(after)), 2)
-                assert not _has_line(after == 2)
-                shown = tactics(_planes(after))[..., 2].any(0)
-                assert shown.any()
-    assert played > 100
+    assert min(found) > 3
 
 
 def test_it_takes_wins_and_otherwise_any_free_column():
