@@ -20,7 +20,7 @@ _BOTTOM = int(_BITS[-1].sum())
 
 
 def threats(own: int, other: int) -> int:
-    """Return the empty cells with which the first player has four in a line."""
+    """Return the empty cells with which the player of `own` has four in a line."""
     found = own << 1 & own << 2 & own << 3
     for step in (_HEIGHT - 1, _HEIGHT, _HEIGHT + 1):
         before, after = own >> step, own << step
@@ -46,7 +46,7 @@ def losing(own: int, other: int) -> Iterator[int]:
 
 
 def _forces(own: int, other: int) -> bool:
-    """Return whether the first player, who has just moved, wins by threats."""
+    """Return whether the player of `own`, who has just moved, wins by threats."""
     landing = _landing(own | other)
     cells = threats(own, other) & landing
     if not cells or threats(other, own) & landing:

@@ -111,12 +111,16 @@ def test_moves_that_win_or_lose_are_those_of_a_search():
 def test_it_takes_wins_and_otherwise_any_free_column():
     boards = _boards(np.random.default_rng(0), 5, 10, 15, 20, 25, 30)
     planes = [np.concatenate([_planes(each), tactics(_planes(each))], -1) for each in boards]
-    wins = [np.flatnonzero(each[..., 4].any(0)).tolist() for each in planes]
-    expected = [
-        np.isin(range(7), won or _free(board)) for won, board in zip(wins, boards, strict=True)
-    ]
+    expected, won = [], np.zeros(2, int)
+    for board in boards:
+        after = {column: _drop(board, column, 1) for column in _free(board)}
+        at_once = [column for column, each in after.items() if _has_line(each == 1)]
+        by_threats = [column for column, each in after.items() if _forces(each, 1)]
+        expected.append(np.isin(range(7), at_once or by_threats or list(after)))
+        won += [bool(at_once), bool(by_threats and not at_once)]
     found = take_wins(np.array(planes, np.float32))
-    assert sum(map(bool, wins)) > 100
+    assert won.sum() > 100
+    assert min(won) > 10
     np.testing.assert_array_equal(found > 0, expected)
     np.testing.assert_allclose(found.sum(1), 1)
     assert all(len(set(row[row > 0])) == 1 for row in found), "all are equally likely"
