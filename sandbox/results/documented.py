@@ -131,7 +131,7 @@ DOCUMENTED_RUNS = {
         _PONG,
         20,
         f"{_PPO_GAME} --stop_at_return=20 --clip=0.2 --epochs=3 --minibatches=8 "
-        "--target_entropy=0.1 --multiplier_speed=0.0003",
+        "--target_entropy=0.1 --multiplier_speed=0.0003 --total_environment_frames=5000000",
     ),
     "breakout": Run(_BREAKOUT, 200, "--preset=breakout-impala"),
     "harvest": Run(_HARVEST, 13.5, "--preset=harvest-impala"),
