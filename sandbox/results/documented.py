@@ -125,14 +125,7 @@ DOCUMENTED_RUNS = {
         "--preset=atari-impala --total_environment_frames=8000000 --stop_at_return=20 "
         "--entropy_cost=0.003",
     ),
-    # The same by PPO: --clip, --epochs and --minibatches are those of a sweep
-    # (https://github.com/vwxyzjn/cleanrl/pull/100), and the entropy's cost falls from 0.01 on.
-    "pong-ppo": Run(
-        _PONG,
-        20,
-        f"{_PPO_GAME} --stop_at_return=20 --clip=0.2 --epochs=3 --minibatches=8 "
-        "--target_entropy=0.1 --multiplier_speed=0.0003 --total_environment_frames=5000000",
-    ),
+    "pong-ppo": Run(_PONG, 20, "--preset=pong-ppo --stop_at_return=20"),
     "breakout": Run(_BREAKOUT, 200, "--preset=breakout-impala"),
     "harvest": Run(_HARVEST, 13.5, "--preset=harvest-impala"),
     "tictactoe": Run(_TICTACTOE, 0.7, "--preset=tictactoe-impala"),
