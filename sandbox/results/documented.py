@@ -125,7 +125,7 @@ DOCUMENTED_RUNS = {
         "--preset=atari-impala --total_environment_frames=8000000 --stop_at_return=20 "
         "--entropy_cost=0.003",
     ),
-    "pong-ppo": Run(_PONG, 20, "--preset=pong-ppo --stop_at_return=20"),
+    "pong-ppo": Run(_PONG, 18, "--preset=pong-ppo --stop_at_return=20"),
     "breakout": Run(_BREAKOUT, 200, "--preset=breakout-impala"),
     "harvest": Run(_HARVEST, 13.5, "--preset=harvest-impala"),
     "tictactoe": Run(_TICTACTOE, 0.7, "--preset=tictactoe-impala"),
