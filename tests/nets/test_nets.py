@@ -205,16 +205,14 @@ def test_images_of_bytes_are_read_by_their_contrast_and_floats_as_they_are(name)
     assert_close(left, right, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "scaled", [network._scaled, network._fused_scaled], ids=["scaled", "fused"]
-)
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("range_", [(0, 256), (0, 3), (253, 256), (200, 201)])
-def test_the_contrast_of_a_stack_is_right_however_bright_it_is(range_, scaled):
+def test_the_contrast_of_a_stack_is_right_however_bright_it_is(range_, fused):
     """It is computed from sums of each frame, whose squares are nearly equal in bright frames."""
     frames = np.random.default_rng(0).integers(*range_, [2, 84, 84, 4]).astype(np.uint8)
     sums = [network._sums(tf.constant(frames[..., i : i + 1])) for i in range(4)]
     picture = network.Picture(tf.constant(frames), tf.concat(sums, -1))
-    seen = network._contrast(picture, tf.float32, scaled)
+    seen = network._contrast(picture, tf.float32, fused)
     pixels = np.float64(frames)
     mean, variance = (f(pixels, axis=(1, 2, 3), keepdims=True) for f in (np.mean, np.var))
     expected = (pixels - mean) / np.sqrt(variance + 1)
