@@ -29,20 +29,19 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from impala_mm.config.messages import join_lines
 from impala_mm.environments import masks, nests
-from impala_mm.environments.faults import FAILURES, describe_end, make_fault
+from impala_mm.environments.faults import describe_end
 from impala_mm.environments.gym_adapter import find_method
 from impala_mm.environments.gym_vector import NOT_FINITE, RENDER_FPS, blank_step, picture_of
 from impala_mm.environments.levels import MadeLevel
-from impala_mm.environments.masks import nothing_allowed, refuse_unexpected
+from impala_mm.environments.masks import RawMask, nothing_allowed, refuse_unexpected
+from impala_mm.environments.one_vector import OneVector
 from impala_mm.environments.spaces import SpaceConversion, judge_goals
 from impala_mm.environments.types import (
     BadLevel,
     Environments,
     EnvironmentSpec,
     Episode,
-    Fault,
     Options,
-    Step,
 )
 
 _NEXT, SAME, _DISABLED = (
@@ -252,12 +251,11 @@ class OpenVector:
         return nests.pack(observation, map(as_numpy, leaves))
 
 
-class VectorEnvironments:
+class VectorEnvironments(OneVector):
     """An implementation of `Environments` by a vector, as its level opened it.
 
     `reset` and `step` return the same arrays each time; they are valid until the next call of
-    either. If the vector raises, or if what it returns for one environment is wrong, all of it is
-    lost: every row is then a fault. The first `rebuild` opens a new one, with new seeds.
+    either.
     """
 
     def __init__(
@@ -269,57 +267,19 @@ class VectorEnvironments:
         seed: int,
     ):
         """Open a vector of `num_envs` by `opens`; number i is seeded with `seed` + i."""
-        self.spec = spec
-        self.faults: list[Fault] = []
-        self._opens, self._conversion = opens, conversion
-        self._size, self._seed = num_envs, seed % (SEEDS - num_envs)
-        self._next_seed: int | None = self._seed  # of the next reset
-        opened = opens(self._seed)
-        self._vector: OpenVector | None = opened
-        self.picture_rate = (opened.metadata.get("render_fps") or RENDER_FPS) / spec.action_repeats
-        self._rebuilds = 0
-        self._reopening: BaseException | None = None  # why no vector could be opened
-        self._finished: list[Episode] = []
-        self._now = blank_step(self._size, conversion)
+        self._conversion, self._seed = conversion, seed % (SEEDS - num_envs)
+        super().__init__(spec, num_envs, opens, blank_step(num_envs, conversion))
+        rate = self._vector.metadata.get("render_fps") or RENDER_FPS
+        self.picture_rate = rate / spec.action_repeats
         self._observation: list[np.ndarray] = nests.flatten(self._now.observation)
         floats = [array for array in self._observation if array.dtype.kind == "f"]
         self._numbers = [self._now.reward, *floats]  # which may not be finite
         self._mask: list[np.ndarray] = nests.flatten(self._now.mask)
-        self._raw_mask = conversion.masks.reader(opened) if conversion.masks else None
+        self._raw_mask: RawMask | None = None  # finds the masks of this vector
         self._first_mask = [array.copy() for array in self._mask]  # of the episodes that begin
         self._returns, self._lengths = np.zeros(self._size), np.zeros(self._size, np.int64)
         self._ended = np.zeros(self._size, bool)  # by the newest step
         self._some_ended = False
-
-    def reset(self) -> Step:
-        """Reset all environments and drop their running episodes; only the first is seeded."""
-        return self._try(self._reset)
-
-    def step(self, actions: Any) -> Step:
-        """Step each environment, or reset it if its previous step ended an episode."""
-        self._reopening = None
-        return self._try(self._step, actions)
-
-    def rebuild(self, environment: int) -> Step:
-        """Return an environment of a new vector, as its reset left it, in arrays of length 1.
-
-        The first call after a fault opens the vector; if that fails, the others fail as well.
-        """
-        if self._reopening:
-            raise self._reopening
-        if self._vector is None:
-            try:
-                self._reopen()
-            except FAILURES as error:
-                self._vector, self._reopening = None, error
-                raise
-        rows = [array[environment, None].copy() for array in nests.flatten(self._now)]
-        return Step(*nests.pack(tuple(self._now), rows))
-
-    def episodes(self) -> list[Episode]:
-        """Return the episodes that ended since the last call, each as training episode and game."""
-        finished, self._finished = self._finished, []
-        return finished
 
     def picture(self) -> np.ndarray:
         """Return the picture that environment 0 draws, or else its observation as a picture."""
@@ -337,30 +297,18 @@ class VectorEnvironments:
             self.close()  # all are broken
             raise
 
-    def close(self) -> None:
-        """Close the vector."""
-        if self._vector:
-            with contextlib.suppress(Exception):
-                self._vector.close()
-        self._vector = None
+    def _seed_of(self, opening: int) -> int:
+        if opening == 0:
+            return self._seed
+        words = np.random.SeedSequence([self._seed, opening]).generate_state(1)
+        return int(words[0]) % (SEEDS - self._size)
 
-    def _try(self, call: Callable[..., None], *arguments: Any) -> Step:
-        """Return the step that a call writes; if it raises, mark all environments as broken."""
-        vector = self._vector
-        if vector is None:
-            return self._blank()
-        try:
-            call(vector, *arguments)
-        except FAILURES as error:
-            named = f"all {self._size} environments of {self.spec.level_name}"
-            called = vector.vector, "step" if arguments else "reset"
-            self.faults.append(make_fault(named, vector.reason_of(error), called=called))
-            self.close()
-            return self._blank()
-        return self._now
+    def _reason_of(self, error: BaseException) -> BaseException:
+        return self._vector.reason_of(error)
 
-    def _reset(self, vector: OpenVector) -> None:
-        seed, self._next_seed = self._next_seed, None
+    def _reset(self, vector: OpenVector, seed: int | None) -> None:
+        if masks := self._conversion.masks:
+            self._raw_mask = masks.reader(vector)
         raw, info = vector.reset(seed=seed)
         self._returns.fill(0)
         self._lengths.fill(0)
@@ -520,25 +468,6 @@ class VectorEnvironments:
                 i = int((~np.isfinite(array)).reshape(self._size, -1).any(1).argmax())
                 what = f"the reward {array[i]}" if array is self._now.reward else NOT_FINITE
                 raise ValueError(f"environment {i} returned {what}")
-
-    def _reopen(self) -> None:
-        """Open and reset a new vector with new seeds; raise what it raises."""
-        self._rebuilds += 1
-        words = np.random.SeedSequence([self._seed, self._rebuilds]).generate_state(1)
-        self._next_seed = int(words[0]) % (SEEDS - self._size)
-        self._vector = self._opens(self._next_seed)
-        if masks := self._conversion.masks:
-            self._raw_mask = masks.reader(self._vector)
-        self._now.fault.fill(False)
-        self._reset(self._vector)
-
-    def _blank(self) -> Step:
-        """Return the step while there is no vector: zeros, with `first`, `fault` and masks set."""
-        for array in nests.flatten(self._now):
-            array.fill(0)
-        for array in (self._now.first, self._now.fault, *self._mask):
-            array.fill(True)
-        return self._now
 
 
 def _join_texts(nest: Any) -> Any:

@@ -38,13 +38,12 @@ from impala_mm.config.messages import error_message
 from impala_mm.environments import Level
 from impala_mm.environments.action_parts import Discrete
 from impala_mm.environments.actions import ActionSpec
-from impala_mm.environments.faults import make_fault
+from impala_mm.environments.one_vector import OneVector
 from impala_mm.environments.types import (
     BadLevel,
     Environments,
     EnvironmentSpec,
     Episode,
-    Fault,
     Options,
     ReferenceScores,
     Step,
@@ -165,12 +164,8 @@ class AtariLevel(Level):
         return [action.name for action in self.game.actions]
 
 
-class AtariVector:
-    """An implementation of `Environments` for Atari; environment i is seeded with `seed` + i.
-
-    If one emulator raises, the whole vector is lost: every row is then a fault. The first `rebuild`
-    makes a new vector, and each further one returns the reset of its environment in it.
-    """
+class AtariVector(OneVector):
+    """An implementation of `Environments` for Atari; environment i is seeded with `seed` + i."""
 
     def __init__(
         self,
@@ -180,19 +175,16 @@ class AtariVector:
         seed: int,
         open_vector: Callable[[Game, int], Any] = open_vector,
     ):
-        self.spec = spec
         self.picture_rate = _FRAMES_PER_SECOND / game.repeats
-        self.faults: list[Fault] = []
-        self._game, self._num_envs, self._seed = game, num_envs, seed
+        self._game, self._seed = game, seed
+        rewards, pictures = np.zeros(num_envs), np.zeros((num_envs, *game.shape), np.uint8)
+        no = np.zeros(num_envs, bool)
+        blank = self._make_step(rewards, no, no, pictures, no.copy())
+        super().__init__(spec, num_envs, lambda _: open_vector(game, num_envs), blank)
         self._fire = game.actions.index(ale_py.Action.FIRE) if _has_fire(game) else 0
         emulators = list(dict.fromkeys(game.actions))  # several of our actions may press the same
         self._index = np.array([emulators.index(action) for action in game.actions])
         self._fires = game.fire_after_life_loss and _has_fire(game)
-        self._open_vector = open_vector
-        self._vector: Any = open_vector(game, num_envs)
-        self._seeds: np.ndarray | None = (seed + np.arange(num_envs)) % 2**31  # for the next reset
-        self._rebuilds = 0
-        self._finished: list[Episode] = []
         # For each environment:
         self._returns = np.zeros((2, num_envs))
         self._lengths = np.zeros((2, num_envs), np.int64)
@@ -201,23 +193,6 @@ class AtariVector:
         self._idle = np.zeros(num_envs, np.int64)  # steps since the last reward
         self._lost = np.zeros(num_envs, bool)  # the last step lost a life, but not the game
         self._cut = np.zeros(num_envs, bool)  # truncated: to be reset after the next step
-        self._broken = np.zeros(num_envs, bool)
-        # The first pictures of a new vector's environments, until `rebuild` returns them.
-        self._rebuilt: dict[int, np.ndarray] = {}
-
-    def reset(self) -> Step:
-        """Reset all games and drop their running episodes. Only the first reset is seeded."""
-        if self._vector is None:
-            return self._blank()
-        try:
-            pictures, info = self._vector.reset(seed=self._seeds)
-        except Exception as error:
-            return self._break(error)
-        self._seeds = None
-        everywhere = np.ones(self._num_envs, bool)
-        self._reset_statistics(everywhere, info)
-        nothing = np.zeros(self._num_envs, bool)
-        return self._make_step(np.zeros(self._num_envs), nothing, nothing, pictures, everywhere)
 
     def step(self, actions: np.ndarray) -> Step:
         """Step each game, or reset it if its previous step ended it."""
@@ -226,19 +201,33 @@ class AtariVector:
             # Such an action ends a thread of the C++ vector, which would then wait for it for ever.
             most = len(self._game.actions) - 1
             raise ValueError(f"actions {actions} are not all from 0 to {most}")
-        if self._vector is None:
-            return self._blank()
+        return super().step(actions)
+
+    def picture(self) -> np.ndarray:
+        """Return the screen of environment 0 in colour; needs a `ColourScreenVector`."""
+        return np.zeros((210, 160, 3), np.uint8) if self._vector is None else self._vector.picture
+
+    def _seed_of(self, opening: int) -> np.ndarray:
+        if opening == 0:
+            return (self._seed + np.arange(self._size)) % 2**31
+        words = np.random.SeedSequence([self._seed, opening]).generate_state(self._size)
+        return (words >> 1).astype(np.int64)
+
+    def _reset(self, vector: Any, seed: np.ndarray | None) -> None:
+        pictures, info = vector.reset(seed=seed)
+        everywhere, nowhere = np.ones(self._size, bool), np.zeros(self._size, bool)
+        self._reset_statistics(everywhere, info)
+        self._now = self._make_step(np.zeros(self._size), nowhere, nowhere, pictures, everywhere)
+
+    def _step(self, vector: Any, actions: np.ndarray) -> None:
         if self._fires:
             actions = np.where(self._lost, self._fire, actions)
-        try:
-            pictures, rewards, terminated, _, info = self._vector.step(self._index[actions])
-            if self._cut.any():  # they were stepped too, since a step cannot leave some out
-                pictures, info = self._vector.reset(options={"reset_mask": self._cut})
-        except Exception as error:
-            return self._break(error)
+        pictures, rewards, terminated, _, info = vector.step(self._index[actions])
+        if self._cut.any():  # they were stepped too, since a step cannot leave some out
+            pictures, info = vector.reset(options={"reset_mask": self._cut})
         # The frame number within the game started over, which happens only at a reset.
         reset = info["frame_number"] - info["episode_frame_number"] != self._origin
-        served = self._lost & ~reset if self._fires else np.zeros(self._num_envs, bool)
+        served = self._lost & ~reset if self._fires else np.zeros(self._size, bool)
         first = reset | served
         going = ~first
         lost = (info["lives"] < self._lives) & (info["lives"] > 0) & ~reset
@@ -255,44 +244,7 @@ class AtariVector:
         self._record_episodes(_GAME, over | self._cut | reset & (self._lengths[_GAME] > 0))
         self._reset_statistics(reset, info)
         self._lives, self._lost = info["lives"], lost
-        return self._make_step(rewards, terminated, truncated, pictures, first)
-
-    def rebuild(self, environment: int) -> Step:
-        """Reset a broken environment; return the reset, in arrays of length 1.
-
-        The first call after a fault makes a new vector.
-        """
-        i = environment
-        self._broken[i] = True
-        if self._vector is None:
-            self._reopen()
-        if i not in self._rebuilt:  # the vector is not new, or was stepped since
-            mask = np.arange(self._num_envs) == i
-            try:
-                pictures, info = self._vector.reset(options={"reset_mask": mask})
-            except Exception as error:
-                self._break(error)
-                raise
-            self._reset_statistics(mask, info)
-            self._rebuilt[i] = pictures[i]
-        self._broken[i] = False
-        picture = self._rebuilt.pop(i)
-        no, yes = np.zeros(1, bool), np.ones(1, bool)
-        picture = picture.reshape(1, *self._game.shape)
-        return Step(np.zeros(1, np.float32), no, no, picture, yes, no)
-
-    def episodes(self) -> list[Episode]:
-        """Return the lives and whole games that ended since the last call, with raw returns."""
-        finished, self._finished = self._finished, []
-        return finished
-
-    def picture(self) -> np.ndarray:
-        """Return the screen of environment 0 in colour; needs a `ColourScreenVector`."""
-        return np.zeros((210, 160, 3), np.uint8) if self._vector is None else self._vector.picture
-
-    def close(self) -> None:
-        """Close the vector and end its thread."""
-        self._vector = None
+        self._now = self._make_step(rewards, terminated, truncated, pictures, first)
 
     def _overdue(self, rewards: np.ndarray, going: np.ndarray) -> np.ndarray:
         """Return, bool [E], which games reached the limit of frames or of idle steps.
@@ -329,44 +281,11 @@ class AtariVector:
         pictures: np.ndarray,
         first: np.ndarray,
     ) -> Step:
-        """Return the step in new arrays; rows that are not yet rebuilt stay faults."""
+        """Return the step in new arrays."""
         # [E, 1, height, width], or with colours [E, 1, height, width, 3], are the same memory.
         observation = pictures.reshape(-1, *self._game.shape)
-        fault = self._broken.copy()
-        step = Step(rewards.astype(np.float32), terminated, truncated, observation, first, fault)
-        self._rebuilt.clear()
-        if fault.any():
-            for array in (step.reward, terminated, truncated, observation):
-                array[fault] = 0
-            first[fault] = True
-        return step
-
-    def _break(self, error: Exception) -> Step:
-        """Mark all environments as broken and record one fault for them."""
-        environments = f"all {self._num_envs} environments of {self.spec.level_name}"
-        self.faults.append(make_fault(environments, error))
-        self._vector = None
-        self._broken[:] = True
-        self._rebuilt.clear()
-        return self._blank()
-
-    def _blank(self) -> Step:
-        """Return the step while there is no vector: zeros, with `first` and `fault` set."""
-        shape = (self._num_envs, *self._game.shape)
-        no, yes = np.zeros(self._num_envs, bool), np.ones(self._num_envs, bool)
-        return Step(
-            np.zeros(self._num_envs, np.float32), no, no, np.zeros(shape, np.uint8), yes, yes
-        )
-
-    def _reopen(self) -> None:
-        """Open and reset a new vector with new seeds; raise what it raises."""
-        self._rebuilds += 1
-        vector = self._open_vector(self._game, self._num_envs)
-        words = np.random.SeedSequence([self._seed, self._rebuilds]).generate_state(self._num_envs)
-        pictures, info = vector.reset(seed=(words >> 1).astype(np.int64))
-        self._vector, self._seeds = vector, None
-        self._reset_statistics(np.ones(self._num_envs, bool), info)
-        self._rebuilt = dict(enumerate(pictures))
+        fault = np.zeros(len(rewards), bool)
+        return Step(rewards.astype(np.float32), terminated, truncated, observation, first, fault)
 
 
 class ColourScreenVector:
