@@ -35,16 +35,6 @@ class Player(Protocol):
         """
 
 
-class Opponents(Player, Protocol):
-    """The opponents of a vector of environments."""
-
-    def begin(self, environment: int) -> None:
-        """Draw the opponent of a new game."""
-
-    def end(self, environment: int, score: float) -> int:
-        """Take the result of a game, 1 if the policy won; return the opponent's number."""
-
-
 class RandomPlayer:
     """A player that draws each action from those that are allowed."""
 
@@ -54,17 +44,6 @@ class RandomPlayer:
     def act(self, asked: Step, actions: Any, rows: np.ndarray) -> Any:
         """Return random actions for all entries."""
         return self._actions.sample(len(asked.reward), asked.mask, self._random)
-
-
-class RandomOpponents(RandomPlayer):
-    """Opponents that play at random, as where --opponents names nobody else."""
-
-    def begin(self, environment: int) -> None:
-        """Draw nothing."""
-
-    def end(self, environment: int, score: float) -> int:
-        """Return the number of the only opponent in --opponents."""
-        return NO_OPPONENT - 1
 
 
 class RememberingPlayer:
@@ -137,7 +116,7 @@ class PastPolicies:
 
 
 class DrawnOpponents:
-    """Opponents that are drawn for each game by their weights."""
+    """The opponents of a vector of environments, which are drawn for each game by their weights."""
 
     def __init__(
         self,
@@ -178,7 +157,7 @@ class DrawnOpponents:
         return nests.pack(actions, leaves)
 
     def end(self, environment: int, score: float) -> int:
-        """Take the result of a game; return the opponent's number."""
+        """Take the result of a game, 1 if the policy won; return the opponent's number."""
         number, _ = self._drawn[environment]
         if self._past and number >= 0:
             self._past.count(number, score)

@@ -16,14 +16,12 @@ from impala_mm.config.environment_flags import RANDOM
 from impala_mm.environments import nests
 from impala_mm.environments.faults import FAILURES
 from impala_mm.environments.gym_vector import BROKEN, ENDED, RUNNING, GymVector, blank_step
-from impala_mm.environments.opponents import DrawnOpponents, Opponents, Player, RandomOpponents
+from impala_mm.environments.opponents import DrawnOpponents, Player, RandomPlayer
 from impala_mm.environments.types import Episode
 
 
 class TurnVector(GymVector):
     """Environments in which opponents play the other agents; until some are set, at random."""
-
-    opponents: Opponents
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
@@ -33,8 +31,8 @@ class TurnVector(GymVector):
         self._answers = self.spec.actions.zeros(rows)  # their last actions
         self._has_begun = np.zeros(rows, bool)  # they have observed something in this game
         # Vectors of one actor differ in their seeds, and the parts of one vector in `first`.
-        self.random = RandomOpponents(self.spec.actions, [self._seed, self._first])
-        self.opponents = self.random
+        self.random = RandomPlayer(self.spec.actions, [self._seed, self._first])
+        self.let_play({RANDOM: 1.0}, lambda name, rows: self.random, seed=0)
 
     def let_play(
         self, weights: Mapping[str, float], load: Callable[[str, int], Player], seed: Any
