@@ -293,16 +293,9 @@ class GymVector:
         self._blank(i)
 
     def _blank(self, i: int) -> None:
-        """Write a row in which nobody plays: zeros, with `first` and the mask set.
-
-        If its environment is broken, `fault` is set, too.
-        """
-        reward, terminated, truncated, _, first, fault, _ = self._now
-        for array in (reward, terminated, truncated, *self._observation):
-            array[i] = 0
-        for array in (first, *self._mask):
-            array[i] = True
-        fault[i] = self._states[i] == BROKEN
+        """Write a row in which nobody plays; `fault` is set if its environment is broken."""
+        self._now.blank(i)
+        self._now.fault[i] = self._states[i] == BROKEN
 
 
 class _NotOpen(gymnasium.Env):

@@ -252,7 +252,16 @@ class MadeLevel(Level):
 
     def _refuse(self, made: Any, maker: str) -> None:
         """Raise BadLevel if an object that `maker` returned is not what this level plays."""
-        _refuse_others(made, maker)
+        if isinstance(made, gymnasium.vector.VectorEnv):
+            reason = (
+                ", a vector of environments: it must return a single one, or have a parameter "
+                "num_envs"
+            )
+        elif not all(callable(getattr(made, name, None)) for name in ("reset", "step")):
+            reason = ", which is no environment: it has no methods reset and step"
+        else:
+            return
+        raise BadLevel(f"{maker} returned {_what(made)}{reason}")
 
     def _refusal(self, reason: str) -> BadLevel:
         flag = f" with --env_kwargs={json_text(self._kwargs)}" if self._kwargs else ""
@@ -403,19 +412,6 @@ def _is_of_call(error: BaseException) -> bool:
     """Return whether a call had other arguments than its function takes: none of its code ran."""
     frames = traceback.extract_tb(error.__traceback__)
     return "argument" in str(error) and not (frames and is_users_file(frames[-1].filename))
-
-
-def _refuse_others(made: Any, maker: str) -> None:
-    """Raise BadLevel if an object that `maker` returned is no single environment."""
-    if isinstance(made, gymnasium.vector.VectorEnv):
-        reason = (
-            ", a vector of environments: it must return a single one, or have a parameter num_envs"
-        )
-    elif not all(callable(getattr(made, name, None)) for name in ("reset", "step")):
-        reason = ", which is no environment: it has no methods reset and step"
-    else:
-        return
-    raise BadLevel(f"{maker} returned {_what(made)}{reason}")
 
 
 def _what(thing: Any) -> str:

@@ -118,12 +118,5 @@ class OneVector:
                 self.faults.append(make_fault(named, self._reason_of(error), called=called))
                 self.close()
         if self._vector is None:
-            self._blank()
+            self._now.blank(slice(None))
         return self._now
-
-    def _blank(self) -> None:
-        """Write the step while there is no vector: zeros, with `first`, `fault` and masks set."""
-        for array in nests.flatten(self._now):
-            array.fill(0)
-        for array in (self._now.first, self._now.fault, *nests.flatten(self._now.mask)):
-            array.fill(True)

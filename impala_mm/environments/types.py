@@ -10,6 +10,7 @@ import numpy as np
 
 from impala_mm.config.environment_flags import NO_OPPONENT, OPPONENTS
 from impala_mm.config.errors import BadEnvironment
+from impala_mm.environments import nests
 from impala_mm.environments.actions import ActionSpec, UnsuitableActions
 
 
@@ -111,6 +112,13 @@ class Step(NamedTuple):
     # A nest of bool [E, ...] like `EnvironmentSpec.masks`: the choices that are allowed now. It
     # allows everything after a termination and where the environment is broken.
     mask: Any = ()
+
+    def blank(self, rows: Any) -> None:
+        """Write the rows of broken environments: zeros, with `first`, `fault` and the mask set."""
+        for array in nests.flatten(self):
+            array[rows] = 0
+        for array in (self.first, self.fault, *nests.flatten(self.mask)):
+            array[rows] = True
 
 
 class Episode(NamedTuple):

@@ -373,14 +373,15 @@ class WorkerVector:
             if worker:
                 worker.send(("play", resets))
         for number, work in enumerate(self._works):
+            mine = slice(work.first, _end(work))
             if self._workers[number] is None:
-                self._blank(work)
+                self._now.blank(mine)
                 continue
             try:
                 episodes: list[Episode] = self._receive(number)
             except WorkerDied as died:
                 self._lose(number)
-                self._blank(work)
+                self._now.blank(mine)
                 fault = self._fault_of(work, died)
                 self.faults += [
                     fault._replace(environment=i) for i in range(work.first, _end(work))
@@ -398,14 +399,6 @@ class WorkerVector:
             worker.close()
             worker.end()
         self._workers[number] = None
-
-    def _blank(self, work: Work) -> None:
-        """Write the rows of a worker's environments as those of broken ones."""
-        for array in self._steps.rows(work.first, work.size):
-            array.fill(0)
-        mine = slice(work.first, _end(work))
-        for array in (self._now.first, self._now.fault, *nests.flatten(self._now.mask)):
-            array[mine] = True
 
     def _fault_of(self, work: Work, died: WorkerDied) -> Fault:
         """Return the fault of a worker's environments, after the worker has ended."""
