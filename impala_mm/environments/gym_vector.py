@@ -46,12 +46,14 @@ class GymVector:
         renders: bool = False,
         first: int = 0,
         opens: bool = True,
+        now: Step | None = None,
     ):
         """Open `num_envs` environments with `open_one`; number i is seeded with `seed` + i.
 
         `open_one(True)` makes an environment that draws pictures, if it can. With `renders`, the
         first one is made this way. In a worker process, `first` is the number of the first one in
-        the complete vector; without `opens` all are broken until they are rebuilt.
+        the complete vector; without `opens` all are broken until they are rebuilt. Steps are
+        written to the arrays of `now`, or to new ones.
         """
         self.spec = spec
         self.faults: list[Fault] = []
@@ -62,7 +64,8 @@ class GymVector:
         self.rebuilds = 0  # of all environments
         self._first = first
         self._finished: list[Episode] = []
-        self._now = blank_step(rows := num_envs * conversion.agents, conversion)
+        rows = num_envs * conversion.agents
+        self._now = now or blank_step(rows, conversion)
         self._observation: list[np.ndarray] = nests.flatten(self._now.observation)
         self._mask: list[np.ndarray] = nests.flatten(self._now.mask)
         self._returns = np.zeros(rows)
@@ -195,10 +198,6 @@ class GymVector:
         for environment in self._environments:
             with contextlib.suppress(Exception):
                 environment.close()
-
-    def blank(self, count: int) -> Step:
-        """Return a step of `count` environments, of zeros in new arrays."""
-        return blank_step(count, self._conversion)
 
     def _play(self, actions: Sequence[Any]) -> None:
         """Step or reset each environment that is not broken, and keep what it returns."""

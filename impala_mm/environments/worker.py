@@ -16,11 +16,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from impala_mm.config import user_modules
-from impala_mm.environments import gym_vector, nests
+from impala_mm.environments import gym_vector
 from impala_mm.environments.faults import CLOSED_CONNECTION, FAILURES, make_fault
 from impala_mm.environments.levels import vector_of
 from impala_mm.environments.make import made_level
-from impala_mm.environments.types import BadLevel, EnvironmentSpec, Fault
+from impala_mm.environments.types import BadLevel, EnvironmentSpec, Fault, Step
 from impala_mm.environments.worker_vector import Reply, SharedNest, Work
 
 # Requests to the process that runs the environments stop or end that process, not this one.
@@ -41,20 +41,16 @@ def run(connection_file: int, life_file: int, stacks_file: int, memory_files: li
 
     def open_vector() -> float:
         user_modules.import_all(work.imports)
-        vector.append(_open(work))
+        vector.append(_open(work, memory_files[0]))
         return vector[0].picture_rate
 
     if not _answer(connection, work, open_vector, []):
         return
     envs = vector[0]
-    steps = SharedNest(envs.blank(work.total), memory_files[0])
-    actions = SharedNest(envs.spec.actions.zeros(work.total), memory_files[1])
-    mine, asked = (shared.rows(work.first, work.size) for shared in (steps, actions))
+    actions = SharedNest(envs.spec.actions.zeros(work.total), memory_files[1]).rows(work)
 
     def play(resets: bool) -> Any:
-        step = envs.reset() if resets else envs.step(nests.pack(actions.nest, asked))
-        for row, array in zip(mine, nests.flatten(step), strict=True):
-            row[:] = array
+        envs.reset() if resets else envs.step(actions)
         return envs.episodes()
 
     def rebuild(environment: int, rebuilds: int) -> Any:
@@ -76,12 +72,13 @@ def run(connection_file: int, life_file: int, stacks_file: int, memory_files: li
     envs.close()
 
 
-def _open(work: Work) -> gym_vector.GymVector:
-    """Make the environments, after one of which the spaces are read."""
+def _open(work: Work, memory_file: int) -> gym_vector.GymVector:
+    """Make the environments, after one of which the spaces are read; they write to the memory."""
     level = made_level(work.level_name, **work.options)
     conversion = level.conversion(work.has_masks)
     actions, threshold = conversion.actions, level.reward_threshold
     spec = EnvironmentSpec(level.name, None, actions, level.repeats, threshold)
+    steps = SharedNest(gym_vector.blank_step(work.total, conversion), memory_file)
     return vector_of(conversion)(
         spec,
         conversion,
@@ -91,6 +88,7 @@ def _open(work: Work) -> gym_vector.GymVector:
         work.renders and not work.first,
         first=work.first,
         opens=work.opens,
+        now=Step(*steps.rows(work)),
     )
 
 

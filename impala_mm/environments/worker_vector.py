@@ -98,9 +98,9 @@ class SharedNest:
         """The number of the open file, which another process may join."""
         return self._file.fileno()
 
-    def rows(self, first: int, count: int) -> list[np.ndarray]:
-        """Return `count` rows of each array, from `first` on, in the order of `nests.flatten`."""
-        return [array[first : first + count] for array in self.arrays]
+    def rows(self, work: Work) -> Any:
+        """Return the nest with the rows of one worker's environments, which are not copied."""
+        return nests.row(self.nest, slice(work.first, _end(work)))
 
     def close(self) -> None:
         """Close the file; the memory lasts as long as an array is used."""
