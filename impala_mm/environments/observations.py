@@ -43,11 +43,11 @@ class PartConversion:
     raw_shape: tuple[int, ...]  # as the environment returns it
     shape: tuple[int, ...]  # converted
     dtype: np.dtype  # converted: uint8, float32 or int32
-    convert: Callable[[np.ndarray], np.ndarray] | None = None  # from raw_shape to shape
+    # From [N, *raw_shape] to [N, *shape].
+    convert: Callable[[np.ndarray], np.ndarray] | None = None
     note: str = ""  # what was recognised, such as "images [3, 84, 84] as [84, 84, 3]"
     choices: tuple[int, ...] = ()  # numbers of choices, of numbers that the network embeds
     of_bytes: bool = False  # whether the environment's space is of uint8
-    converts_batches: bool = False  # `convert` takes [N, ...], and returns that
 
     def read(self, raw: Any, name: str) -> np.ndarray:
         """Return the part, converted; raise ValueError if its shape or a number is wrong."""
@@ -60,9 +60,7 @@ class PartConversion:
             )
         if self.of_bytes and raw.dtype != np.uint8:
             self._refuse_no_bytes(raw, name)
-        if self.convert is None:
-            return raw
-        return self.convert(raw[None])[0] if self.converts_batches else self.convert(raw)
+        return self.convert(raw[None])[0] if self.convert else raw
 
     def read_all(self, raw: np.ndarray, count: int, name: str) -> np.ndarray:
         """Return the part of `count` observations [count, ...], converted; raise the same errors.
@@ -76,11 +74,7 @@ class PartConversion:
             )
         if self.of_bytes and raw.dtype != np.uint8:
             self._refuse_no_bytes(raw, name)
-        if self.convert is None:
-            return raw
-        return (
-            self.convert(raw) if self.converts_batches else np.stack(list(map(self.convert, raw)))
-        )
+        return self.convert(raw) if self.convert else raw
 
     def _refuse_no_bytes(self, raw: np.ndarray, name: str) -> None:
         """Raise ValueError if numbers of another type would become other ones as bytes."""
@@ -173,7 +167,7 @@ def read_observations(
             return PartConversion(tuple(part.shape), tuple(part.shape), np.dtype(np.float32))
         if texts.is_text(part):
             int32, choices = np.dtype(np.int32), texts.CHOICES
-            return PartConversion((), (len(choices),), int32, texts.read_text, choices=choices)
+            return PartConversion((), (len(choices),), int32, texts.read_texts, choices=choices)
         raise BadLevel(_refusal(level_name, space, part))
 
     if (width or height) and not any(map(_is_image, _leaves(space))):
@@ -238,10 +232,8 @@ def _choices(space: spaces.Discrete | spaces.MultiDiscrete, converts: bool) -> P
     if converts and total > _MANY:
         int32 = np.dtype(np.int32)
         number = lambda batch: count(batch).astype(np.int32)  # noqa: E731
-        part = PartConversion(raw_shape, (len(numbers),), int32, number, choices=tuple(numbers))
-    else:
-        part = PartConversion(raw_shape, (total,), np.dtype(np.float32), one_hot)
-    return dataclasses.replace(part, converts_batches=True)
+        return PartConversion(raw_shape, (len(numbers),), int32, number, choices=tuple(numbers))
+    return PartConversion(raw_shape, (total,), np.dtype(np.float32), one_hot)
 
 
 def read_box(space: spaces.Box, width: int, height: int, recognises: bool) -> PartConversion:
@@ -266,10 +258,10 @@ def read_box(space: spaces.Box, width: int, height: int, recognises: bool) -> Pa
         shape = (height or shape[0], width or shape[1], *shape[2:])
         resize = _resize(shape, dtype)
 
-    def convert(image: np.ndarray) -> np.ndarray:
-        image = np.moveaxis(image, 0, -1) if first else image
-        image = _as_bytes(image) if from_unit else image
-        return resize(image) if resize else image.reshape(shape)
+    def convert(images: np.ndarray) -> np.ndarray:
+        images = np.moveaxis(images, 1, -1) if first else images
+        images = _as_bytes(images) if from_unit else images
+        return resize(images) if resize else images.reshape(len(images), *shape)
 
     return PartConversion(
         raw,
@@ -297,29 +289,31 @@ def _is_unit(space: spaces.Box) -> bool:
     return bool(space.dtype != np.uint8 and (space.low == 0).all() and (space.high == 1).all())
 
 
-def _as_bytes(image: np.ndarray) -> np.ndarray:
+def _as_bytes(images: np.ndarray) -> np.ndarray:
     """Return numbers from 0 to 1 as bytes from 0 to 255; raise ValueError for NaN and infinity."""
-    if not np.isfinite(image).all():
+    if not np.isfinite(images).all():
         raise ValueError("observation with NaN or infinity")
-    return np.rint(np.clip(image, 0, 1).astype(np.float32) * 255).astype(np.uint8)
+    return np.rint(np.clip(images, 0, 1).astype(np.float32) * 255).astype(np.uint8)
 
 
 def _resize(shape: tuple[int, ...], dtype: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that resizes images [height, width] or [height, width, C] to `shape`."""
+    """Return a function that resizes images [N, height, width] or [N, height, width, C].
+
+    `shape` is that of one image.
+    """
     import cv2  # noqa: PLC0415
 
     cv2.setNumThreads(1)  # the other cores are for other actors
 
-    def convert(image: np.ndarray) -> np.ndarray:
-        image = image.astype(dtype, copy=False).reshape(*image.shape[:2], -1)
-        few = [  # OpenCV resizes at most 4 channels at once, and drops the axis of a single one
-            cv2.resize(
-                np.ascontiguousarray(image[..., c : c + 4]),
-                shape[1::-1],
-                interpolation=cv2.INTER_AREA,
-            ).reshape(*shape[:2], -1)
-            for c in range(0, image.shape[2], 4)
-        ]
-        return np.concatenate(few, axis=2).reshape(shape)
+    def convert(images: np.ndarray) -> np.ndarray:
+        images = images.astype(dtype, copy=False).reshape(*images.shape[:3], -1)
+        resized = np.empty((len(images), *shape[:2], images.shape[3]), dtype)
+        for image, to in zip(images, resized, strict=True):
+            # OpenCV resizes at most 4 channels at once, and drops the axis of a single one.
+            for c in range(0, image.shape[2], 4):
+                few = np.ascontiguousarray(image[..., c : c + 4])
+                smaller = cv2.resize(few, shape[1::-1], interpolation=cv2.INTER_AREA)
+                to[..., c : c + 4] = smaller.reshape(*shape[:2], -1)
+        return resized.reshape(len(images), *shape)
 
     return convert

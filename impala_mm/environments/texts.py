@@ -25,12 +25,13 @@ def is_text(space: Any) -> bool:
     return getattr(getattr(space, "dtype", None), "kind", "") == "U"
 
 
-def read_text(raw: np.ndarray) -> np.ndarray:
-    """Return the numbers int32 [72] of a text, a single element; raise ValueError for others."""
-    text = raw.item()
-    if not isinstance(text, str):
-        raise ValueError(f"observation {text!r} is no text, and its space has texts")
-    return _numbers(text)
+def read_texts(raw: np.ndarray) -> np.ndarray:
+    """Return the numbers int32 [N, 72] of N texts; raise ValueError for what is no text."""
+    texts = raw.tolist()
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"observation {text!r} is no text, and its space has texts")
+    return np.stack([_numbers(text) for text in texts])
 
 
 @functools.lru_cache(maxsize=4096)

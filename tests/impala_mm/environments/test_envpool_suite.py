@@ -8,7 +8,7 @@ import pytest
 
 from impala_mm.environments import envpool_suite
 from impala_mm.environments.make import find_level, level_spec, make_environments
-from impala_mm.environments.texts import read_text
+from impala_mm.environments.texts import read_texts
 from impala_mm.environments.types import BadLevel
 
 needs_envpool = pytest.mark.skipif(
@@ -78,7 +78,7 @@ def test_specs_are_those_of_each_family():
         "position": (8,),
         "velocity": (9,),
     }
-    baby, original = level_spec("envpool:BabyAI-GoToLocal-v0"), read_text(np.array("go to"))
+    baby, original = level_spec("envpool:BabyAI-GoToLocal-v0"), read_texts(np.array(["go to"]))[0]
     assert baby.observation["mission"].shape == original.shape
     envs = make_environments("envpool:BabyAI-GoToLocal-v0", 2, 0)
     for mission in envs.reset().observation["mission"]:

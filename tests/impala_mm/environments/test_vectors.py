@@ -15,7 +15,7 @@ from vectored import GAMES, Alike, Arithmetic, make_sync
 
 from impala_mm.environments import nests
 from impala_mm.environments.make import make_environments
-from impala_mm.environments.texts import read_text
+from impala_mm.environments.texts import read_texts
 from impala_mm.environments.types import BadLevel, Options, Step
 from impala_mm.environments.vectors import VectorLevel
 
@@ -393,7 +393,7 @@ def test_texts_are_read_of_all_environments(mode):
     for _ in range(25):
         seen = step.observation
         for words, number in zip(seen["words"], seen["seen"][:, 0], strict=True):
-            assert (words == read_text(np.array(f"step {number:g}"))).all()
+            assert (words == read_texts(np.array([f"step {number:g}"]))[0]).all()
         step = envs.step(np.ones(3, int))
         ends += (step.terminated | step.truncated).sum()
     assert (envs.faults, ends > 3) == ([], True)
