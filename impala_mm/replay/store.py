@@ -5,7 +5,7 @@ memory once. A sampler draws slots, and chooses those that make room.
 """
 
 import math
-from collections import deque
+from collections import OrderedDict
 from typing import NamedTuple
 
 import numpy as np
@@ -45,13 +45,17 @@ class Store:
 
     def __init__(self, capacity: int, max_bytes: float = float("inf")):
         self.capacity, self.max_bytes = capacity, max_bytes
-        self.size, self.bytes = 0, 0
-        # Zeros take memory only once they are written, so a large capacity costs nothing.
-        self.keys = np.zeros(capacity, np.int64)
-        self.uses = np.zeros(capacity, np.int64)  # how often each unroll was drawn
+        self.bytes = 0
+        # How often each unroll was drawn. Zeros take memory only once they are written, so a large
+        # capacity costs nothing.
+        self.uses = np.zeros(capacity, np.int64)
         self._unrolls: list[StoredUnroll] = []
-        self._slots: dict[int, int] = {}  # by key
-        self._order = deque[int]()  # keys from the oldest to the newest; some were removed
+        self._slots = OrderedDict[int, int]()  # by key, from the oldest to the newest
+
+    @property
+    def size(self) -> int:
+        """The number of unrolls."""
+        return len(self._unrolls)
 
     def __getitem__(self, slot: int) -> StoredUnroll:
         return self._unrolls[slot]
@@ -62,15 +66,11 @@ class Store:
 
     def oldest(self) -> int:
         """Return the slot of the unroll that was stored first; the store is not empty."""
-        while self._order[0] not in self._slots:
-            self._order.popleft()
-        return self._slots[self._order[0]]
+        return next(iter(self._slots.values()))
 
     def newest(self) -> int:
         """Return the slot of the unroll that was stored last; the store is not empty."""
-        while self._order[-1] not in self._slots:
-            self._order.pop()
-        return self._slots[self._order[-1]]
+        return next(reversed(self._slots.values()))
 
     def lacks_room(self, content_bytes: int) -> bool:
         """Return whether one more unroll of this size exceeds the capacity or the memory."""
@@ -85,12 +85,9 @@ class Store:
 
     def add(self, unroll: StoredUnroll) -> None:
         """Store an unroll, for which there is room, and whose key is new."""
-        slot = self.size
+        self.uses[self.size] = 0
+        self._slots[unroll.key] = self.size
         self._unrolls.append(unroll)
-        self.keys[slot], self.uses[slot] = unroll.key, 0
-        self._slots[unroll.key] = slot
-        self._order.append(unroll.key)
-        self.size += 1
         self.bytes += len(unroll.content)
 
     def replace(self, unroll: StoredUnroll) -> None:
@@ -105,23 +102,18 @@ class Store:
 
     def remove(self, slot: int) -> None:
         """Remove the unroll in a slot; the last one takes its slot."""
-        last = self.size - 1
         gone, moved = self._unrolls[slot], self._unrolls.pop()
         del self._slots[gone.key]
         self.bytes -= len(gone.content)
-        if slot != last:
+        if slot != self.size:
             self._unrolls[slot] = moved
             self._slots[moved.key] = slot
-            for column in (self.keys, self.uses):
-                column[slot] = column[last]
-        self.size = last
-        if len(self._order) > 2 * self.capacity:  # removed ones that `oldest` has not met
-            self._order = deque(key for key in self._order if key in self._slots)
+            self.uses[slot] = self.uses[self.size]
 
     def sort(self) -> None:
         """Let unrolls be the newer, the larger their keys, in whatever order they were added."""
-        self._order = deque(sorted(self._slots))
+        self._slots = OrderedDict(sorted(self._slots.items()))
 
     def in_order(self) -> list[StoredUnroll]:
         """Return all unrolls, from the oldest to the newest."""
-        return [self._unrolls[self._slots[key]] for key in self._order if key in self._slots]
+        return [self._unrolls[slot] for slot in self._slots.values()]

@@ -34,7 +34,7 @@ def test_it_draws_by_ranks_and_weights_undo_that():
     counts, weighted = np.zeros(5), np.zeros(5)
     for _ in range(500):
         draw = replay.draw(8, 0.0)
-        keys = replay.store.keys[draw.slots]
+        keys = np.array([replay.store[slot].key for slot in draw.slots])
         np.add.at(counts, keys, 1)
         np.add.at(weighted, keys, draw.weights)
     by_rank = np.array([0, 1 / 4, 1 / 3, 1, 1 / 2])

@@ -122,7 +122,8 @@ def test_of_shards_that_do_not_fit_into_one_the_newest_unrolls_of_all_are_kept(t
         folder.mkdir()
         before = _filled(numbers)
         before[0].store.uses[:] = numbers
-        for slot, key in enumerate(before[1].store.keys.tolist()):
+        for slot in range(before[1].store.size):
+            key = before[1].store[slot].key
             before[1].feedback(np.array([slot]), np.array([float(key)]))
         shard.save(folder, CODEC, before, MIX)
     merged = _replays()
