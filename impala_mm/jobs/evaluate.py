@@ -16,11 +16,12 @@ from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.records import checkpoint
 from impala_mm.runtime import lifecycle, log
+from impala_mm.runtime.log import Say
 from impala_mm.runtime.timing import Interval
 
 if TYPE_CHECKING:
     from impala_mm.environments.types import Environments
-    from impala_mm.evaluation.games import Viewer
+    from impala_mm.evaluation.games import KeepPlaying, Viewer
     from impala_mm.evaluation.results import Evaluation, Game
     from impala_mm.policy.core import PolicyCore
 
@@ -112,20 +113,12 @@ class _Test:
     def _play(self, policy: "PolicyCore", level: str) -> "Evaluation":
         from impala_mm.evaluation.games import evaluate_level  # noqa: PLC0415
 
-        config = self._config
-        begin, line = time.monotonic(), Interval(_LINE_SECONDS)
-
-        def meanwhile(games: Sequence["Game"], steps: int) -> bool:
-            if line.due(now := time.monotonic()):
-                rate = f"{steps:,} steps, {steps / (now - begin):,.0f}/s"
-                self._say(f"{level}: {len(games)} of {config.test_num_episodes} games, {rate}")
-            return not self._ending
-
+        config, count = self._config, self._config.test_num_episodes
         return evaluate_level(
             policy,
             level,
             viewers=make_viewers(config, policy, level, self._unwritten.append),
-            meanwhile=meanwhile,
+            meanwhile=say_progress(self._say, f"{level}: ", count, self._ending),
             say=self._say,
             **how_to_play(config, self._given),
         )
@@ -167,6 +160,22 @@ def how_to_play(config: Config, given: Sequence[str]) -> dict[str, Any]:
         "no_reward_steps": config.no_reward_steps if "no_reward_steps" in given else None,
         "load_opponent": load_player,
     }
+
+
+def say_progress(say: Say, named: str, count: int, ending: list[int]) -> "KeepPlaying":
+    """Return what logs now and then how many of `count` games were played, in lines that are named.
+
+    Playing ends once there is a signal in `ending`.
+    """
+    begin, line = time.monotonic(), Interval(_LINE_SECONDS)
+
+    def meanwhile(games: Sequence["Game"], steps: int) -> bool:
+        if line.due(now := time.monotonic()):
+            rate = f"{steps:,} steps, {steps / (now - begin):,.0f}/s"
+            say(f"{named}{len(games)} of {count} games, {rate}")
+        return not ending
+
+    return meanwhile
 
 
 def check_display(config: Config) -> None:

@@ -4,19 +4,15 @@ The policy and its level are chosen as by --mode=test (`evaluate`), and games ar
 """
 
 import contextlib
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from impala_mm.config import auto, flags
 from impala_mm.config.settings import Config
 from impala_mm.jobs import evaluate
 from impala_mm.records import checkpoint
 from impala_mm.runtime import lifecycle, log
-from impala_mm.runtime.timing import Interval
-
-_LINE_SECONDS = 3.0  # seconds between progress lines
 
 
 def run(config: Config, given: Sequence[str]) -> NoReturn:
@@ -80,13 +76,6 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
     described = recording.describe(policy.spec, unroll, policy.config, str(path))
     data = data_set.DataSetWriter(target, described)
     say(f"recording {count} games of {level} with {path} ({about.frames:,.0f} frames) in {target}")
-    begin, line = time.monotonic(), Interval(_LINE_SECONDS)
-
-    def meanwhile(played: Sequence[Any], steps: int) -> bool:
-        if line.due(now := time.monotonic()):
-            say(f"{len(played)} of {count} games, {steps:,} steps, {steps / (now - begin):,.0f}/s")
-        return not ending
-
     num_envs = min(auto.num_test_envs(config), count)
     options = from_flags.environment_options(policy.config)
     options["no_reward_steps"] = config.no_reward_steps if "no_reward_steps" in given else 0
@@ -103,7 +92,7 @@ def _record(config: Config, given: Sequence[str], ending: list[int]) -> bool:
             explore=not config.deterministic,
             idle_steps=options["no_reward_steps"],
             observer=recording.Recorder(environments.spec, unroll, data),
-            meanwhile=meanwhile,
+            meanwhile=evaluate.say_progress(say, "", count, ending),
             say=say,
         )
     kept, complete = data.about, len(played) >= count
