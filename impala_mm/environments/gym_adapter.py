@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import io
 import sys
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-_SIGNATURE = inspect.signature(gymnasium.Env.reset)
+_RESET = inspect.signature(gymnasium.Env.reset).parameters
 _RESET_ARGUMENTS = frozenset({"seed", "options"})
 
 
@@ -48,7 +49,7 @@ class AdaptedEnv(gymnasium.Env):
         self._draws_by_mode = (
             mode is None
             and "rgb_array" in modes
-            and "mode" in _parameters(getattr(adapted, "render", None))
+            and "mode" in parameters_of(getattr(adapted, "render", None))
         )
         self.render_mode = "rgb_array" if self._draws_by_mode else mode
 
@@ -130,6 +131,16 @@ def find_method(environment: Any, name: str) -> Callable[..., Any] | None:
     return method if callable(method) else None
 
 
+def parameters_of(
+    function: Any, unknown: Mapping[str, inspect.Parameter] = types.MappingProxyType({})
+) -> Mapping[str, inspect.Parameter]:
+    """Return a function's parameters by name; `unknown` of compiled code without a signature."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return unknown
+
+
 def classic_registry() -> Mapping[str, Any]:
     """Return classic gym's registry; an empty one if gym is not installed."""
     with contextlib.redirect_stderr(io.StringIO()):  # each import prints a request to migrate
@@ -161,19 +172,11 @@ def refusals() -> tuple[type[Exception], ...]:
 
 def _arguments_of_reset(environment: Any) -> frozenset[str]:
     """Return which of gymnasium's arguments the reset takes; some wrappers pass on any."""
-    while any(p.kind is p.VAR_KEYWORD for p in _parameters(environment.reset).values()):
+    while any(p.kind is p.VAR_KEYWORD for p in parameters_of(environment.reset, _RESET).values()):
         if not hasattr(environment, "env"):
             return _RESET_ARGUMENTS
         environment = environment.env
-    return _RESET_ARGUMENTS & _parameters(environment.reset).keys()
-
-
-def _parameters(method: Any) -> Mapping[str, inspect.Parameter]:
-    """Return a method's parameters by name; compiled code may have no signature: gymnasium's."""
-    try:
-        return inspect.signature(method).parameters
-    except (TypeError, ValueError):
-        return _SIGNATURE.parameters
+    return _RESET_ARGUMENTS & parameters_of(environment.reset, _RESET).keys()
 
 
 def _is_of_gym(space: Any) -> bool:

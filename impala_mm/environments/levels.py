@@ -7,7 +7,6 @@ asked for: worker processes and the check do without it.
 
 import contextlib
 import difflib
-import inspect
 import json
 import sys
 import traceback
@@ -389,15 +388,12 @@ def _draws(creator: Callable[..., Any]) -> bool:
 
     A class that declares its render modes may refuse others; a function declares none.
     """
-    try:
-        parameters = inspect.signature(creator).parameters
-    except (TypeError, ValueError):  # a builtin without a signature
-        return False
+    parameters = gym_adapter.parameters_of(creator)
     # The metadata of a class of wrappers is a property, known only once there is an environment.
     declared = getattr(creator, "metadata", None)
     modes = declared.get("render_modes") if isinstance(declared, dict) else None
     if isinstance(creator, type) and modes:
-        takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         return "rgb_array" in modes and ("render_mode" in parameters or takes_any)
     return "render_mode" in parameters
 

@@ -17,7 +17,6 @@ Options and infos are gymnasium's: `reset_mask`, and arrays of E with the mask `
 
 import contextlib
 import functools
-import inspect
 import math
 import multiprocessing.connection
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 from impala_mm.config.messages import join_lines
 from impala_mm.environments import masks, nests
 from impala_mm.environments.faults import describe_end
-from impala_mm.environments.gym_adapter import find_method
+from impala_mm.environments.gym_adapter import find_method, parameters_of
 from impala_mm.environments.gym_vector import NOT_FINITE, RENDER_FPS, blank_step, picture_of
 from impala_mm.environments.levels import MadeLevel
 from impala_mm.environments.masks import RawMask, nothing_allowed, refuse_unexpected
@@ -59,7 +58,7 @@ def level_of(name: str, maker: Callable[..., Any], options: Options, **known: An
     It makes vectors if it takes `num_envs`, or is a VectorEnv, and else one environment.
     """
     is_vector = isinstance(maker, type) and issubclass(maker, VectorEnv)
-    kind = VectorLevel if is_vector or _takes(maker, "num_envs") else MadeLevel
+    kind = VectorLevel if is_vector or "num_envs" in parameters_of(maker) else MadeLevel
     return kind(name, maker, options, **known)
 
 
@@ -73,7 +72,7 @@ class VectorLevel(MadeLevel):
         without one.
         """
         super().__init__(name, make, options, **known)
-        self._seeds_at_reset = not _takes(make, "seed")
+        self._seeds_at_reset = "seed" not in parameters_of(make)
         for flag, value, reason in (
             ("num_action_repeats", max(options.num_action_repeats - 1, 0), "cannot repeat them"),
             ("discretization", options.discretization != "none", "cannot make choices of them"),
@@ -90,7 +89,7 @@ class VectorLevel(MadeLevel):
     def open(self, renders: bool, num_envs: int = 1, seed: int = 0) -> "OpenVector":
         """Return a new vector; BadLevel is raised if it is none of `num_envs` environments."""
         given = {"num_envs": num_envs, "seed": seed}
-        given = {name: value for name, value in given.items() if _takes(self._make, name)}
+        given = {name: given[name] for name in given.keys() & parameters_of(self._make).keys()}
         vector = OpenVector(self._wrapped(self._call(renders, **given)), self._seeds_at_reset)
         if vector.num_envs != num_envs:
             vector.close()
@@ -496,11 +495,3 @@ def as_numpy(array: Any) -> np.ndarray:
 def _stated_mode(vector: Any) -> Any:
     """Return how a vector says that its episodes begin again; None if it does not."""
     return (getattr(vector, "metadata", None) or {}).get("autoreset_mode")
-
-
-def _takes(maker: Callable[..., Any], name: str) -> bool:
-    """Return whether a class or function has this parameter."""
-    try:
-        return name in inspect.signature(maker).parameters
-    except (TypeError, ValueError):  # a builtin without a signature
-        return False
