@@ -15,7 +15,7 @@ from impala_mm.config.settings import Config
 from impala_mm.distributed.agreement import Agreement
 from impala_mm.jobs import before_start
 from impala_mm.learner import flag_conflicts
-from impala_mm.records import checkpoint, tracking
+from impala_mm.records import checkpoint, mirror, tracking
 from impala_mm.records.outputs import RunOutputs, make_outputs
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import heartbeat, lifecycle, ports, run_token, starter
@@ -41,8 +41,6 @@ def run(config: Config) -> NoReturn:
     """Train until the run or the user ends it."""
     _set_limits(config)
     began, here = time.monotonic(), process_rank()
-    if here.rank == 0 and config.track:
-        tracking.make_tracker(config.track)
     say = ProcessLogger(f"learner {here.rank}" if here.size > 1 else "learner")
     if here.size > 1 and (not config.job_name or config.num_learners > 1):
         flags.refuse(
@@ -53,7 +51,7 @@ def run(config: Config) -> NoReturn:
     flag_conflicts.refuse_before_loading(config, here.size)
     freed = widen_core_binding()
     if here.rank == 0:
-        refuse_missing_checkpoint(config)
+        refuse_missing(config)
     token_file = run_token.describe(config)  # before TensorFlow is loaded and the folder is made
     # With --debug, a breakpoint of an environment is for this process.
     if here.rank == 0 and not (config.debug or before_start.was_made()):
@@ -290,11 +288,15 @@ def hold(address: str, flag: str, reserved: Collection[int] = ()) -> ports.HeldA
         raise OSError(f"the learner cannot listen: {error.strerror or error}{advice}") from None
 
 
-def refuse_missing_checkpoint(config: Config) -> None:
-    """Exit with code 2 if --mode=train_from would find no checkpoint; call it for rank 0 only.
+def refuse_missing(config: Config) -> None:
+    """Exit with code 2 if a tracker, a mirror or a checkpoint cannot be used; only for rank 0.
 
-    A run that has started before does not read --checkpoint again.
+    A run that has started before does not read --checkpoint of --mode=train_from again.
     """
+    if config.track:
+        tracking.make_tracker(config.track)
+    if config.mirror:
+        mirror.open_store(config.mirror)
     if config.mode != "train_from" or config.mirror:  # which may hold the run
         return
     if checkpoint.of_run(config.logdir):

@@ -20,7 +20,6 @@ from impala_mm.distributed import mpi
 from impala_mm.environments.make import level_names
 from impala_mm.jobs import before_start, learner
 from impala_mm.learner import flag_conflicts
-from impala_mm.records import mirror, tracking
 from impala_mm.records.run_folder import RunFolder
 from impala_mm.runtime import log, ports, run_token, starter
 
@@ -54,12 +53,8 @@ def prepare(
     if "learner_hosts" not in given:
         config = dataclasses.replace(config, learner_hosts=_FREE_PORT)
     addresses = local_learner_addresses(config) if several else ports.parse_learner_hosts(config)
-    if config.track:
-        tracking.make_tracker(config.track)
-    if config.mirror:
-        mirror.open_store(config.mirror)
     flag_conflicts.refuse_before_loading(config, config.num_learners)
-    learner.refuse_missing_checkpoint(config)
+    learner.refuse_missing(config)
     _refuse_taken(config, addresses[: config.num_learners])
     num_actors = auto.num_actors(config)
     if 0 < num_actors < config.num_learners:

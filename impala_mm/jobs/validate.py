@@ -27,7 +27,7 @@ from impala_mm.jobs import (
     record,
 )
 from impala_mm.learner import flag_conflicts
-from impala_mm.records import checkpoint, mirror, tracking
+from impala_mm.records import checkpoint
 from impala_mm.runtime import lifecycle, ports, starter
 
 if TYPE_CHECKING:
@@ -69,12 +69,8 @@ def _check_training(config: Config) -> str:
     if config.job_name != "learner":
         actor.first_learner(config, len(hosts))
     if config.job_name != "actor":
-        learner.refuse_missing_checkpoint(config)
+        learner.refuse_missing(config)
         _refuse_unwritable(config.logdir)
-        if config.mirror:
-            mirror.open_store(config.mirror)
-        if config.track:
-            tracking.make_tracker(config.track)
     before_start.warn_of_slow(config, learners)
     check = before_start.start(config, config.check_env_secs)
     lifecycle.load_tensorflow(1, 1, "cpu")
