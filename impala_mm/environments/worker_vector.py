@@ -116,12 +116,17 @@ class Reply(NamedTuple):
     raised: Fault | None = None  # another exception
 
 
-class WorkerDied(Exception):
-    """A worker process has ended; the message says how."""
+class WorkerDied(FaultElsewhere):
+    """A worker process has ended, whose environments are all broken."""
 
-    def __init__(self, how: str, stack: str):
-        super().__init__(how)
-        self.how, self.stack = how, stack
+    def __init__(self, work: Work, how: str, stack: str = ""):
+        """Describe in `how` in which way it ended; `stack` is where it was in the user's code."""
+        which = f"environment {work.first}"
+        if work.size > 1:
+            which = f"environments {work.first} to {_end(work) - 1}"
+        text = f"{which} of {work.level_name}: the worker process {how}"
+        place = stack or "It was in none of the user's functions, as far as is known."
+        super().__init__(Fault(text, f"worker {how}\n{stack}", place))
 
 
 class WorkerProcess:
@@ -218,7 +223,7 @@ class WorkerProcess:
             self._process.kill()
             code = self._process.wait()
         stack = frames_of_stack(text_of(self._stacks))
-        return WorkerDied(describe_end(code), "\n".join(stack))
+        return WorkerDied(self.work, describe_end(code), "\n".join(stack))
 
 
 class WorkerVector:
@@ -347,24 +352,26 @@ class WorkerVector:
     def _answer(self, number: int, *request: Any) -> Any:
         """Return a worker's answer to a request, or to that of its start.
 
-        If it has ended, its environments are broken, and FaultElsewhere is raised.
+        If it has ended, its environments are broken, and WorkerDied is raised.
         """
-        try:
-            worker = self._workers[number]
-            if worker is None:
-                raise WorkerDied("has ended", "")
-            if request:
-                worker.send(request)
-            return self._receive(number)
-        except WorkerDied as died:
-            self._lose(number)
-            raise FaultElsewhere(self._fault_of(self._works[number], died)) from None
+        worker = self._workers[number]
+        if worker is None:
+            raise WorkerDied(self._works[number], "has ended")
+        if request:
+            worker.send(request)
+        return self._receive(number)
 
     def _receive(self, number: int) -> Any:
         """Wait for the answer of a worker, take its faults and return its result."""
         worker = self._workers[number]
         assert worker
-        reply = worker.receive()
+        try:
+            reply = worker.receive()
+        except WorkerDied:
+            worker.close()
+            worker.end()
+            self._workers[number] = None
+            raise
         self.faults += reply.faults
         return reply.result
 
@@ -380,11 +387,9 @@ class WorkerVector:
             try:
                 episodes: list[Episode] = self._receive(number)
             except WorkerDied as died:
-                self._lose(number)
                 self._now.blank(mine)
-                fault = self._fault_of(work, died)
                 self.faults += [
-                    fault._replace(environment=i) for i in range(work.first, _end(work))
+                    died.fault._replace(environment=i) for i in range(work.first, _end(work))
                 ]
                 continue
             self._finished += [
@@ -392,24 +397,6 @@ class WorkerVector:
                 for episode in episodes
             ]
         return self._now
-
-    def _lose(self, number: int) -> None:
-        """Forget a worker that has ended."""
-        if worker := self._workers[number]:
-            worker.close()
-            worker.end()
-        self._workers[number] = None
-
-    def _fault_of(self, work: Work, died: WorkerDied) -> Fault:
-        """Return the fault of a worker's environments, after the worker has ended."""
-        which = (
-            f"environments {work.first} to {_end(work) - 1}"
-            if work.size > 1
-            else (f"environment {work.first}")
-        )
-        text = f"{which} of {self.spec.level_name}: the worker process {died.how}"
-        place = died.stack or "It was in none of the user's functions, as far as is known."
-        return Fault(text, f"worker {died.how}\n{died.stack}", place)
 
 
 def find_hang() -> tuple[int, list[str]] | None:

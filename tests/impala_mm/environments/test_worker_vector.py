@@ -159,7 +159,7 @@ def test_the_worker_that_dies_while_its_environments_are_made_is_named(vector, m
 
     def receive(worker):
         if worker.work.first:
-            raise WorkerDied("was killed by SIGKILL", "")
+            raise WorkerDied(worker.work, "was killed by SIGKILL")
         return waits(worker)
 
     monkeypatch.setattr(WorkerProcess, "receive", receive)
