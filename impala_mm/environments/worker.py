@@ -16,12 +16,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from impala_mm.config import user_modules
-from impala_mm.environments import gym_vector
+from impala_mm.environments import gym_vector, nests
 from impala_mm.environments.faults import CLOSED_CONNECTION, FAILURES, make_fault
 from impala_mm.environments.levels import vector_of
 from impala_mm.environments.make import made_level
 from impala_mm.environments.types import BadLevel, EnvironmentSpec, Fault, Step
-from impala_mm.environments.worker_vector import Reply, SharedNest, Work
+from impala_mm.environments.worker_vector import Reply, Work, map_nest
 
 # Requests to the process that runs the environments stop or end that process, not this one.
 _NOT_FOR_WORKERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -47,7 +47,9 @@ def run(connection_file: int, life_file: int, stacks_file: int, memory_files: li
     if not _answer(connection, work, open_vector, []):
         return
     envs = vector[0]
-    actions = SharedNest(envs.spec.actions.zeros(work.total), memory_files[1]).rows(work)
+    actions = nests.row(map_nest(envs.spec.actions.zeros(work.total), memory_files[1]), work.rows)
+    for file in memory_files:
+        os.close(file)
 
     def play(resets: bool) -> Any:
         envs.reset() if resets else envs.step(actions)
@@ -78,7 +80,7 @@ def _open(work: Work, memory_file: int) -> gym_vector.GymVector:
     conversion = level.conversion(work.has_masks)
     actions, threshold = conversion.actions, level.reward_threshold
     spec = EnvironmentSpec(level.name, None, actions, level.repeats, threshold)
-    steps = SharedNest(gym_vector.blank_step(work.total, conversion), memory_file)
+    steps = map_nest(gym_vector.blank_step(work.total, conversion), memory_file)
     return vector_of(conversion)(
         spec,
         conversion,
@@ -88,7 +90,7 @@ def _open(work: Work, memory_file: int) -> gym_vector.GymVector:
         work.renders and not work.first,
         first=work.first,
         opens=work.opens,
-        now=Step(*steps.rows(work)),
+        now=Step(*nests.row(steps, work.rows)),
     )
 
 

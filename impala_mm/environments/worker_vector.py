@@ -65,46 +65,29 @@ class Work(NamedTuple):
     opens: bool  # at the start; else each environment is opened when it is rebuilt
     imports: str  # what the vector's process has imported by --import
 
-
-class SharedNest:
-    """A nest of arrays that a vector and its workers share: the actions or the results of a step.
-
-    Steps are as large as their observations, so that they are not sent through a pipe: a worker
-    writes the rows of its environments where the vector reads them.
-    """
-
-    def __init__(self, like: Any, number: int | None = None):
-        """Share arrays like those of a nest, zeros at first; `number` is that of a file to join.
-
-        Every process has to pass a nest of the same shapes and types. Without `number`, a file is
-        created, which exists as long as a process holds it.
-        """
-        leaves = nests.flatten(like)
-        starts = np.cumsum([0, *(-(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT for leaf in leaves)])
-        size = max(int(starts[-1]), 1)
-        descriptor = os.memfd_create("impala_mm steps") if number is None else number
-        self._file = os.fdopen(descriptor, "r+b", buffering=0)
-        if number is None:
-            os.ftruncate(descriptor, size)
-        memory = mmap.mmap(descriptor, size)  # the arrays keep it open
-        self.arrays = [
-            np.ndarray(leaf.shape, leaf.dtype, memory, int(start))
-            for leaf, start in zip(leaves, starts, strict=False)
-        ]
-        self.nest = nests.pack(like, self.arrays)
-
     @property
-    def number(self) -> int:
-        """The number of the open file, which another process may join."""
-        return self._file.fileno()
+    def rows(self) -> slice:
+        """The numbers of this worker's environments."""
+        return slice(self.first, self.first + self.size)
 
-    def rows(self, work: Work) -> Any:
-        """Return the nest with the rows of one worker's environments, which are not copied."""
-        return nests.row(self.nest, slice(work.first, _end(work)))
 
-    def close(self) -> None:
-        """Close the file; the memory lasts as long as an array is used."""
-        self._file.close()
+def map_nest(like: Any, file: int) -> Any:
+    """Return a nest like another one whose arrays are the memory of an open file, zeros at first.
+
+    Every process has to pass a nest of the same shapes and types. Steps are as large as their
+    observations, so that they are not sent through a pipe: a worker writes the rows of its
+    environments where the vector reads them. The memory lasts as long as an array is used.
+    """
+    leaves = nests.flatten(like)
+    starts = np.cumsum([0, *(-(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT for leaf in leaves)])
+    size = max(int(starts[-1]), 1)
+    os.ftruncate(file, size)
+    memory = mmap.mmap(file, size)
+    arrays = [
+        np.ndarray(leaf.shape, leaf.dtype, memory, int(start))
+        for leaf, start in zip(leaves, starts, strict=False)
+    ]
+    return nests.pack(like, arrays)
 
 
 class Reply(NamedTuple):
@@ -123,7 +106,7 @@ class WorkerDied(FaultElsewhere):
         """Describe in `how` in which way it ended; `stack` is where it was in the user's code."""
         which = f"environment {work.first}"
         if work.size > 1:
-            which = f"environments {work.first} to {_end(work) - 1}"
+            which = f"environments {work.first} to {work.rows.stop - 1}"
         text = f"{which} of {work.level_name}: the worker process {how}"
         place = stack or "It was in none of the user's functions, as far as is known."
         super().__init__(Fault(text, f"worker {how}\n{stack}", place))
@@ -249,9 +232,14 @@ class WorkerVector:
         self.spec = spec
         self.faults: list[Fault] = []
         total = sum(sizes)
-        self._steps = SharedNest(blank_step(total, conversion))
-        self._now = Step(*self._steps.nest)
-        self._actions = SharedNest(spec.actions.zeros(total))
+        self._files = [
+            os.fdopen(os.memfd_create(f"impala_mm {what}"), "r+b", buffering=0)
+            for what in ("steps", "actions")
+        ]
+        steps, actions = (file.fileno() for file in self._files)
+        self._now = Step(*map_nest(blank_step(total, conversion), steps))
+        shared = map_nest(spec.actions.zeros(total), actions)
+        self._actions: list[np.ndarray] = nests.flatten(shared)
         self._finished: list[Episode] = []
         self._rebuilds = 0
         self._workers: list[WorkerProcess | None] = []
@@ -287,7 +275,7 @@ class WorkerVector:
     def step(self, actions: Any) -> Step:
         """Step each environment, or reset it if its previous step ended an episode."""
         parts = nests.flatten(self.spec.actions.as_arrays(actions))
-        for array, part in zip(self._actions.arrays, parts, strict=True):
+        for array, part in zip(self._actions, parts, strict=True):
             array[:] = part
         return self._play(False)
 
@@ -329,8 +317,8 @@ class WorkerVector:
             worker.close()
         for worker in workers:
             worker.end()
-        for shared in (self._steps, self._actions):
-            shared.close()
+        for file in self._files:
+            file.close()
 
     def describe(self) -> str:
         """Return in words how many workers there are, and their memory."""
@@ -344,10 +332,10 @@ class WorkerVector:
 
     def _worker_of(self, environment: int) -> int:
         """Return the number of the worker that has this environment."""
-        return next(n for n, work in enumerate(self._works) if environment < _end(work))
+        return next(n for n, work in enumerate(self._works) if environment < work.rows.stop)
 
     def _start(self, work: Work) -> WorkerProcess:
-        return WorkerProcess(work, [self._steps.number, self._actions.number])
+        return WorkerProcess(work, [file.fileno() for file in self._files])
 
     def _answer(self, number: int, *request: Any) -> Any:
         """Return a worker's answer to a request, or to that of its start.
@@ -380,16 +368,15 @@ class WorkerVector:
             if worker:
                 worker.send(("play", resets))
         for number, work in enumerate(self._works):
-            mine = slice(work.first, _end(work))
             if self._workers[number] is None:
-                self._now.blank(mine)
+                self._now.blank(work.rows)
                 continue
             try:
                 episodes: list[Episode] = self._receive(number)
             except WorkerDied as died:
-                self._now.blank(mine)
+                self._now.blank(work.rows)
                 self.faults += [
-                    died.fault._replace(environment=i) for i in range(work.first, _end(work))
+                    died.fault._replace(environment=work.first + i) for i in range(work.size)
                 ]
                 continue
             self._finished += [
@@ -406,7 +393,3 @@ def find_hang() -> tuple[int, list[str]] | None:
             if stack := worker.stack():
                 return worker.pid, stack
     return None
-
-
-def _end(work: Work) -> int:
-    return work.first + work.size

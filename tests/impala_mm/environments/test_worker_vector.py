@@ -86,7 +86,7 @@ def test_workers_make_environments_with_arguments_and_wrappers(vector):
     assert re.fullmatch(r"2 worker processes \(\d+ MB\)", envs.describe())
     for worker in envs._workers:
         assert "tensorflow" not in Path(f"/proc/{worker.pid}/maps").read_text()
-    files = [Path(f"/proc/self/fd/{shared.number}") for shared in (envs._steps, envs._actions)]
+    files = [Path(f"/proc/self/fd/{file.fileno()}") for file in envs._files]
     envs.close()
     assert not any(file.is_symlink() for file in files), "the shared memory is freed"
 
