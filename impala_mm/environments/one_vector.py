@@ -1,7 +1,8 @@
-"""What all environments have in common that one vector steps: they are lost together.
+"""Environments that one vector steps: they are lost together, and rebuilt together.
 
 If the vector raises, or if what it returns for one environment is wrong, every row is a fault until
-another vector is opened, with new seeds.
+the first `rebuild` opens another vector, with new seeds. `vectors` has those of gymnasium's
+interface, and `atari` that of ale_py.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ class OneVector:
         self._openings = 0
         self._reopening: BaseException | None = None  # why no vector could be opened
         self._vector: Any = None  # None: it is lost
-        self._next_seed: Any = None  # of the next reset; None: the vector goes on with its own
+        self._next_seed: Any = None  # of the next reset; None: the vector has been seeded
         self._open()
 
     # -- what a subclass defines
