@@ -170,6 +170,7 @@ DOCUMENTED_RUNS = {
     "nethack": Run(_NETHACK, 25, "--preset=nethack-impala"),
     "sac-few-hopper": Run(_HOPPER, 230, f"{_FEW} --preset=mujoco-sac"),
     "droq-hopper": Run(_HOPPER, 280, f"{_FEW} --preset=mujoco-sac,droq", beside="sac-few-hopper"),
+    "redq-hopper": Run(_HOPPER, 280, f"{_FEW} --preset=mujoco-sac,redq", beside="sac-few-hopper"),
     "td3-pendulum": Run(
         _PENDULUM,
         -600,
@@ -182,8 +183,6 @@ DOCUMENTED_RUNS = {
         -0.1,
         "--preset=football-impala --level_name=envpool:gfootball/academy_run_to_score-v1",
     ),
-    # Not recorded yet, so this goal is a guess.
-    "redq-hopper": Run(_HOPPER, 1000, f"{_FEW} --preset=mujoco-sac,redq", beside="sac-few-hopper"),
     "lunarlander": Run(_LANDER, 190, "--preset=lunarlander-ppo"),
     "invertedpendulum": Run(
         _INVERTED,
