@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 import nets
-from impala_mm.algorithms.interface import Algorithm, PolicyLoader, Role
+from impala_mm.algorithms.interface import Algorithm, PolicyLoader, Role, Setup
 from impala_mm.algorithms.make import make_algorithm
 from impala_mm.algorithms.parts import networks
 from impala_mm.config import auto, flags, setting_files
@@ -87,7 +87,8 @@ def make_agent(
         level = (number or 0) % len(names) if role is Role.ACTOR else 0
         if role is Role.EVALUATOR and len(levels) == 1 and spec.level_name in names:
             level = names.index(spec.level_name)
-        algorithm = make_algorithm(config, spec, role, read, len(names), level)
+        setup = Setup(role, levels=len(names), level=level)
+        algorithm = make_algorithm(config, spec, setup, read)
         if is_built_in:
             kind = Config.of_algorithm(config.algorithm)
             flags_read |= flags.infos(kind).keys() - kind.ignored

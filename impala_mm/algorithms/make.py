@@ -12,7 +12,7 @@ from typing import Any
 
 import nets
 from impala_mm.algorithms import features, flag_reads
-from impala_mm.algorithms.interface import Algorithm, Role, Setup, defines
+from impala_mm.algorithms.interface import DEFAULT_SETUP, Algorithm, Role, Setup, defines
 from impala_mm.config import algorithm_settings, auto, user_modules
 from impala_mm.config.algorithm_settings import BUILT_IN, BadAlgorithm
 from impala_mm.config.errors import UserMistake
@@ -32,17 +32,15 @@ _METHODS = (Algorithm.initial_state, Algorithm.act, Algorithm.judge, Algorithm.u
 def make_algorithm(
     config: Config,
     environment: EnvironmentSpec,
-    role: Role = Role.LEARNER,
+    setup: Setup = DEFAULT_SETUP,
     read: set[str] | None = None,
-    levels: int = 1,
-    level: int = 0,
 ) -> Algorithm:
-    """Return the algorithm that --algorithm names, built for this environment and role.
+    """Return the algorithm that --algorithm names, built for this environment.
 
-    The names of the flags that it reads, now or later, are added to `read`, unless that is None.
-    A mistake in a user's algorithm ends the program with exit code 2. UnsuitableActions is raised
-    if the environment offers masks and the algorithm does not declare that it reads them. The last
-    two are those of `Setup`.
+    Of `setup`, the role and the levels are read; the rest is found here. The names of the flags
+    that the algorithm reads, now or later, are added to `read`, unless that is None. A mistake in a
+    user's algorithm ends the program with exit code 2. UnsuitableActions is raised if the
+    environment offers masks and the algorithm does not declare that it reads them.
     """
     try:
         settings = dataclasses.replace(
@@ -52,7 +50,7 @@ def make_algorithm(
         )
         if read is not None:
             settings = flag_reads.recording(settings, read)
-        made = _make(settings, environment, role, (levels, level))
+        made = _make(settings, environment, setup)
     except BadAlgorithm as error:
         algorithm_settings.refuse(config.algorithm, error)
     if environment.masks and not made.masks:
@@ -71,9 +69,7 @@ def _discount_per_step(config: Config, environment: EnvironmentSpec) -> float:
     return config.discounting**frames
 
 
-def _make(
-    config: Config, environment: EnvironmentSpec, role: Role, of_levels: tuple[int, int]
-) -> Algorithm:
+def _make(config: Config, environment: EnvironmentSpec, setup: Setup) -> Algorithm:
     module, name, *_ = algorithm_settings.place_of(config.algorithm)
     try:
         make = getattr(user_modules.import_module(module), name, None)
@@ -90,9 +86,11 @@ def _make(
         )
     here = process_rank()
     try:
-        asked = features.make(config, environment, role)
-        learners_here = max(here.local_size, config.num_learners)
-        setup = Setup(role, asked, here.rank, learners_here, *of_levels)
+        setup = setup._replace(
+            features=features.make(config, environment, setup.role),
+            rank=here.rank,
+            learners_here=max(here.local_size, config.num_learners),
+        )
         made = make(config, environment, *([setup] if _takes_setup(parameters) else []))
     except (nets.Unsuitable, UnsuitableActions):
         raise
@@ -105,7 +103,7 @@ def _make(
     _check(made, where)
     uncalled = [
         type(feature).__name__
-        for feature in asked
+        for feature in setup.features
         if feature not in set(made.features) and (feature.online or config.uses_recorded_games)
     ]
     if uncalled:
@@ -115,7 +113,7 @@ def _make(
             f"(impala_mm/algorithms/feature.py)"
         )
     rounds = made.rounds
-    trains = role in (Role.LEARNER, Role.ACTOR)
+    trains = setup.role in (Role.LEARNER, Role.ACTOR)
     has_settings = Config.of_algorithm(config.algorithm) is not Config
     if trains and has_settings and rounds != config.rounds:
         raise BadAlgorithm(

@@ -6,7 +6,7 @@ import numpy as np
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms.interface import Context, Role, Setup
 from impala_mm.algorithms.make import make_algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
@@ -28,7 +28,7 @@ def made(algorithm, level, spec=lambda spec: spec, group=None, role=Role.LEARNER
     config = Config.of_algorithm(algorithm)(algorithm=algorithm, level_name=level, **settings)
     tf.random.set_seed(1)
     (environment,) = map(spec, from_flags.level_specs(config).values())
-    learns = make_algorithm(config, environment, role)
+    learns = make_algorithm(config, environment, Setup(role))
     return learns, gradients.GradientReducer(group or SingleLearner(), config)
 
 

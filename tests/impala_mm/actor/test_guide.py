@@ -11,7 +11,7 @@ from scipy import stats
 from impala_mm.actor.actor import UnrollPlayer
 from impala_mm.algorithms.feature import Host
 from impala_mm.algorithms.features.guide import Guidance, Guide
-from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms.interface import Context, Role, Setup
 from impala_mm.algorithms.make import make_algorithm
 from impala_mm.algorithms.parts import action_policies
 from impala_mm.config.settings import Config
@@ -33,7 +33,7 @@ def _settings(**flags):
 
 def _student(**flags):
     config = _settings(**flags)
-    return make_algorithm(config, level_spec(config.level_name), Role.ACTOR)
+    return make_algorithm(config, level_spec(config.level_name), Setup(Role.ACTOR))
 
 
 def _played(student, unrolls, size=8, level="catch"):
@@ -113,7 +113,7 @@ def test_a_share_of_the_later_steps_is_the_teachers():
 def test_students_of_values_learn_from_the_teachers_steps_too(algorithm, flags):
     made = Config.of_algorithm(algorithm)
     config = made(level_name="catch", teacher=CATCHER, guide_steps=100, **flags)
-    student = make_algorithm(config, level_spec("catch"), Role.ACTOR)
+    student = make_algorithm(config, level_spec("catch"), Setup(Role.ACTOR))
     _, returns = _played(student, unrolls=4, size=4)
     assert (returns == 1).mean() > 0.8
     assert any(
@@ -125,7 +125,7 @@ def test_the_share_has_no_part_in_the_names_of_other_variables_of_a_checkpoint()
     """So a run is resumed without the guide, and another run's guide begins anew."""
     spec, flags = level_spec("catch"), {"value_normalization": "popart"}
     made = [
-        make_algorithm(config, spec, Role.LEARNER)
+        make_algorithm(config, spec, Setup(Role.LEARNER))
         for config in (_settings(guide_steps=4, **flags), _settings(teacher="", **flags))
     ]
     guided, plain = (saved_variables.named(each.variables) for each in made)

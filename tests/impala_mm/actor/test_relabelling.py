@@ -18,7 +18,7 @@ from impala_mm.actor.learner_link import UnrollBatch, split_by_run
 from impala_mm.actor.policy_puller import PolicyVersion
 from impala_mm.algorithms.feature import Features
 from impala_mm.algorithms.features.hindsight import Hindsight, Relabeller
-from impala_mm.algorithms.interface import Role
+from impala_mm.algorithms.interface import Role, Setup
 from impala_mm.algorithms.make import make_algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry, UnrollCodec, UnrollSpec
@@ -155,7 +155,7 @@ BIT_FLIP = "sandbox.bit_flip:BitFlip-v0"
 def _student(algorithm, **own):
     own |= {"her_ratio": 3, "her_window": 6, "mlp_sizes": "8", "unroll_length": 4}
     config = Config.of_algorithm(algorithm)(algorithm=algorithm, level_name=BIT_FLIP, **own)
-    return make_algorithm(config, level_spec(BIT_FLIP), Role.ACTOR)
+    return make_algorithm(config, level_spec(BIT_FLIP), Setup(Role.ACTOR))
 
 
 def test_unrolls_that_waited_are_sent_under_the_run_and_version_that_played_them():

@@ -7,7 +7,7 @@ import pytest
 
 from impala_mm.actor.acting import Act
 from impala_mm.algorithms import agent, contract, flag_reads
-from impala_mm.algorithms.interface import Role
+from impala_mm.algorithms.interface import Role, Setup
 from impala_mm.algorithms.make import make_algorithm
 from impala_mm.config import flags
 from impala_mm.config.algorithm_settings import BUILT_IN
@@ -71,7 +71,7 @@ def test_built_in_algorithms_read_all_flags_but_those_that_their_settings_name(a
     config, read = kind(algorithm=algorithm, level_name=level), set()
     (spec,) = from_flags.level_specs(config).values()
     for role in (Role.LEARNER, Role.ACTOR, Role.EVALUATOR):
-        made = make_algorithm(config, spec, role, read)
+        made = make_algorithm(config, spec, Setup(role), read)
         if role is Role.EVALUATOR:
             contract.trace_judges(made)
         elif role is Role.ACTOR:

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from impala_mm.algorithms import agent
-from impala_mm.algorithms.interface import Role
+from impala_mm.algorithms.interface import Role, Setup
 from impala_mm.algorithms.make import make_algorithm
 from impala_mm.config.settings import Config
 from impala_mm.environments.make import level_spec
@@ -110,7 +110,7 @@ def test_what_is_wrong_with_a_users_module_is_one_sentence_after_their_own_frame
 def test_make_gets_the_setup_if_it_takes_one(module, parameters, passed, role):
     module(USERS.format(parameters, passed, "a", "b"))
     config = Config(algorithm="own_one")
-    make_algorithm(config, level_spec("catch"), Role.EVALUATOR)
+    make_algorithm(config, level_spec("catch"), Setup(Role.EVALUATOR))
     assert sys.modules["own_one"].got == [role]
 
 

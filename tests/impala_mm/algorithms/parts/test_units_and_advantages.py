@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from impala_mm.actor.actor import UnrollPlayer
-from impala_mm.algorithms.interface import Context, Role
+from impala_mm.algorithms.interface import Context, Role, Setup
 from impala_mm.algorithms.make import make_algorithm
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
@@ -91,8 +91,8 @@ def test_with_popart_a_level_that_pays_a_thousand_times_as_much_is_learnt_alike(
     config = _config(name, value_normalization="popart")
     environment = level_spec(config.level_name)
     with MAKING:
-        learner = make_algorithm(config, environment, levels=2)
-        actor = make_algorithm(config, environment, Role.ACTOR, levels=2, level=1)
+        learner = make_algorithm(config, environment, Setup(levels=2))
+        actor = make_algorithm(config, environment, Setup(Role.ACTOR, levels=2, level=1))
     batch = in_process.random_batch(learner, 7, 5)  # the last column is padding
     last = tf.nest.map_structure(lambda x: x[-1], in_process.tensors(batch).unrolls)
     _, _, extras = actor.act(last, actor.initial_state(5), tf.ones([5]))
@@ -138,7 +138,7 @@ def test_what_reads_a_policy_gets_values_in_the_unit_of_the_rewards():
     (learner,) = _trained(config)
     learner._baseline_head.w.assign(tf.zeros_like(learner._baseline_head.w))
     learner._baseline_head.b.assign([0.5])
-    reader = make_algorithm(config, level_spec(config.level_name), Role.EVALUATOR)
+    reader = make_algorithm(config, level_spec(config.level_name), Setup(Role.EVALUATOR))
     reader._unit.for_network = tf.zeros_like
     assert [v.name for v in reader.variables.carried] == ["value_mean:0", "value_deviation:0"]
     assert reader.variables.weights == reader.variables.carried
