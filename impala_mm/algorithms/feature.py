@@ -126,20 +126,39 @@ class Added(NamedTuple):
     measured: Mapping[str, tf.Tensor] = MappingProxyType({})
 
 
-class ActingTeacher(Protocol):
-    """A policy that may act, such as those of `teachers`."""
+class Teacher:
+    """A policy that a student learns from, and that may act in its place (`teachers`)."""
 
-    greedy: bool  # whether it takes its most likely action
+    # Whether it takes its most likely action: a teacher that computes values of actions, which are
+    # its parameters x --teacher_temperature.
+    greedy: bool = False
 
-    def initial_state(self, batch: int) -> Any:
+    def initial_state(self, batch: int | tf.Tensor) -> Any:
         """Return its memory at the start of `batch` episodes."""
+        raise NotImplementedError
 
     def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
         """Return (parameters [B, P], memory) after entries [B, ...]."""
+        raise NotImplementedError
+
+    def parameters(self, entries: Entry) -> tf.Tensor:
+        """Return the parameters of its policy for the student's entries [T+1, B, ...] of unrolls.
+
+        They are those of the student's distribution, float32 [T+1, B, P]. The unrolls begin without
+        a memory.
+        """
+        raise NotImplementedError
+
+    def judge(self, entries: Entry) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return these parameters, and the values of the observations, float32 [T+1, B].
+
+        A teacher that is greedy, or does not teach values, need not define it.
+        """
+        raise NotImplementedError
 
 
 # From an algorithm's settings to the teachers that its actors ask.
-TeacherLoader = Callable[[Any], Sequence[ActingTeacher]]
+TeacherLoader = Callable[[Any], Sequence[Teacher]]
 
 
 class ActingHook(Protocol):

@@ -61,7 +61,7 @@ class PolicyTools(NamedTuple):
 
     load_policy: PolicyLoader  # loads the policies of other runs that an algorithm's flags name
     # (settings, spec) -> the teachers, each with `notes` for the user besides what
-    # `features.teacher.Teacher` has
+    # `algorithms.feature.Teacher` has
     load_teachers: Callable[[Any, EnvironmentSpec], Sequence[Any]]
     # (teacher or None, settings, spec, meanwhile) -> its mean return; None plays random actions.
     # `meanwhile` gets the number of games that have ended, that of all, and their steps.

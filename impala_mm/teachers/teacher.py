@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from impala_mm.algorithms.feature import Teacher
 from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import Entry
@@ -72,8 +73,8 @@ class Request:
             raise NoTeacher(f"{reason}: give --trust_teacher if you know where it is from")
 
 
-class PlayingTeacher:
-    """A teacher that also plays: a `features.teacher.Teacher` with a memory of its own.
+class PlayingTeacher(Teacher):
+    """A teacher by its name in --teacher.
 
     A kind of teachers is a subclass in `teachers.FORMATS`, which `load` makes with a `Request`.
     """
@@ -81,9 +82,6 @@ class PlayingTeacher:
     in_words: ClassVar[str]  # this kind, as in "a teacher is a SavedModel or ..."
     # Why teachers of this kind need --trust_teacher; "" if nothing in their files is executed.
     trust: ClassVar[str] = ""
-    # Whether it takes its most likely action: a teacher that computes values of actions, which are
-    # its parameters x --teacher_temperature.
-    greedy: bool = False
     has_values: bool = False  # whether `judge` returns values of observations
     num_actions: int | None = None  # None for numbers
     # Flags with which it was trained, as far as they are known, which say what its values mean.
@@ -96,25 +94,6 @@ class PlayingTeacher:
     @staticmethod
     def recognises(name: str, path: Path) -> bool:
         """Return whether --teacher=name, or what is at this path, is of this kind."""
-        raise NotImplementedError
-
-    def initial_state(self, batch: int | tf.Tensor) -> Any:
-        """Return its memory at the start of `batch` episodes."""
-        raise NotImplementedError
-
-    def step(self, entry: Entry, state: Any) -> tuple[tf.Tensor, Any]:
-        """Return (parameters [B, P], memory) after entries [B, ...]."""
-        raise NotImplementedError
-
-    def parameters(self, entries: Entry) -> tf.Tensor:
-        """Return the parameters [T+1, B, P] for entries [T+1, B, ...] of unrolls.
-
-        It begins them without a memory.
-        """
-        raise NotImplementedError
-
-    def judge(self, entries: Entry) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return these parameters, and the values [T+1, B] of the observations."""
         raise NotImplementedError
 
 

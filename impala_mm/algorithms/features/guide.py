@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from impala_mm.algorithms.feature import ActingTeacher, Feature, Host, TeacherLoader
+from impala_mm.algorithms.feature import Feature, Host, Teacher, TeacherLoader
 from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.features.teacher import last_frame
 from impala_mm.algorithms.parts import optimizers
@@ -113,7 +113,7 @@ class Guide:
 class _Asked:
     """A teacher with its memory of E environments."""
 
-    def __init__(self, teacher: ActingTeacher, distribution: Any, size: int):
+    def __init__(self, teacher: Teacher, distribution: Any, size: int):
         self._state = teacher.initial_state(size)
 
         def step(entry: Entry, state: Any) -> tuple[Any, tf.Tensor, Any]:

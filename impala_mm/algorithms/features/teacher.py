@@ -13,11 +13,11 @@ the cost falls. `teacher_losses` has the other kinds.
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms.feature import Added, Feature, Host, Reading, Student, mean
+from impala_mm.algorithms.feature import Added, Feature, Host, Reading, Student, Teacher, mean
 from impala_mm.algorithms.feature_settings import TeacherSettings
 from impala_mm.algorithms.features import teacher_losses
 from impala_mm.algorithms.parts import masking, optimizers
@@ -37,26 +37,6 @@ def make(config: Config, environment: EnvironmentSpec, role: Role) -> list[Featu
     if not isinstance(config, TeacherSettings) or role is not Role.LEARNER:
         return []
     return [Distillation(config)] if config.distils else []
-
-
-class Teacher(Protocol):
-    """A policy that a student learns from (`teachers`)."""
-
-    # Whether it computes values of actions: its parameters are these / --teacher_temperature.
-    greedy: bool
-
-    def parameters(self, entries: Entry) -> tf.Tensor:
-        """Return the parameters of its policy for the student's entries [T+1, B, ...] of unrolls.
-
-        They are those of the student's distribution, float32 [T+1, B, P]. A recurrent teacher
-        begins the unrolls without a memory.
-        """
-
-    def judge(self, entries: Entry) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return these parameters, and the values of the observations, float32 [T+1, B].
-
-        A teacher that is greedy, or does not teach values, need not have this method.
-        """
 
 
 class Returns(NamedTuple):
