@@ -30,12 +30,12 @@ class ArraysCodec:
         arrays = zip(self._leaves, tf.nest.flatten(nest), strict=True)
         return [np.ascontiguousarray(array, dtype).data for (_, dtype), array in arrays]
 
-    def decode(self, content: bytes, environments: int, offset: int = 0) -> Any:
-        """Return the nest in `content` from `offset` on, as read-only arrays that share its memory.
+    def decode(self, content: bytes, environments: int) -> Any:
+        """Return the nest in `content`, as read-only arrays that share its memory.
 
-        The content must have `size` times `environments` bytes there.
+        `content` must be `size` times `environments` bytes long.
         """
-        arrays = []
+        arrays, offset = [], 0
         for (shape, dtype), size in zip(self._leaves, self._sizes, strict=True):
             count = environments * size // dtype.itemsize
             array = np.frombuffer(content, dtype, count, offset)
@@ -49,27 +49,18 @@ class StepCodec:
 
     def __init__(self, observation: Any, mask: Any = ()):
         """Convert steps whose observations and masks are like these nests of TensorSpecs."""
-        self._observation, self._mask = ArraysCodec(observation), ArraysCodec(mask)
-        # Bytes of one environment: reward, four flags, observation and mask.
-        self.size = 4 + 4 + self._observation.size + self._mask.size
+        flag = tf.TensorSpec([], tf.bool)
+        reward = tf.TensorSpec([], tf.float32)
+        self._arrays = ArraysCodec((reward, (flag,) * 4, observation, mask))
+        self.size = self._arrays.size  # bytes of one environment
 
     def encode(self, step: Step) -> bytes:
         """Return the bytes of all E environments."""
-        flags = np.stack([step.terminated, step.truncated, step.first, step.fault])
-        reward = np.asarray(step.reward, np.float32)
-        observation = self._observation.encode(step.observation)
-        mask = self._mask.encode(step.mask)
-        return b"".join([reward.tobytes(), flags.tobytes(), *observation, *mask])
+        flags = step.terminated, step.truncated, step.first, step.fault
+        return b"".join(self._arrays.encode((step.reward, flags, step.observation, step.mask)))
 
     def decode(self, content: bytes, environments: int) -> Step:
-        """Return the step in `content`, as read-only arrays that share its memory.
-
-        `content` must be `size` times `environments` bytes long.
-        """
-        e = environments
-        reward = np.frombuffer(content, np.float32, e)
-        flags = np.frombuffer(content, np.bool_, 4 * e, offset=4 * e).reshape(4, e)
-        observation = self._observation.decode(content, e, offset=8 * e)
-        mask = self._mask.decode(content, e, offset=(8 + self._observation.size) * e)
+        """Return the step in `content`, see `ArraysCodec.decode`."""
+        reward, flags, observation, mask = self._arrays.decode(content, environments)
         terminated, truncated, first, fault = flags
         return Step(reward, terminated, truncated, observation, first, fault, mask)
