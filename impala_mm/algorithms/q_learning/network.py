@@ -49,13 +49,7 @@ class QNetwork(snt.Module):
     def _make_head(self, num_features: int, dtype: tf.DType) -> None:
         """Make the layers after the features, and create their variables."""
         config, noise = self._config, self._config.noise_scale
-        self.distribution = value_distributions.make(
-            config.value_distribution,
-            config.huber_delta,
-            config.num_atoms,
-            config.v_min,
-            config.v_max,
-        )
+        self.distribution = value_distributions.make(config)
         self._has_levels = config.value_distribution == "quantiles"
         self._size = config.num_atoms if config.value_distribution == "categorical" else 1
         self._advantages = noisy.linear(self.num_actions * self._size, noise, name="advantages")

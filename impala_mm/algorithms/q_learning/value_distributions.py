@@ -9,15 +9,14 @@ of a step is a discrete distribution whatever the kind, `Outcomes`, so that rewa
 discount and a rescaling change only the outcomes' values.
 """
 
-import math
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from impala_mm.algorithms.parts import value_units
+from impala_mm.algorithms.q_learning.settings import ActionValueSettings
 
-KINDS = ("none", "categorical", "quantiles")
 _TINY = 1e-30  # below it, a probability counts as 0
 
 
@@ -51,7 +50,7 @@ class Distribution(Protocol):
 class Expected:
     """The mean alone: one number."""
 
-    def __init__(self, huber_delta: float = math.inf):
+    def __init__(self, huber_delta: float):
         """Count errors beyond `huber_delta` linearly."""
         self._delta = huber_delta
 
@@ -97,7 +96,7 @@ class Categorical:
 class Quantiles:
     """The returns that are reached with given levels of probability."""
 
-    def __init__(self, huber_delta: float = 1.0):
+    def __init__(self, huber_delta: float):
         """Count errors beyond `huber_delta`, which is finite, linearly; 0: all of them."""
         self._delta = huber_delta
 
@@ -121,17 +120,13 @@ class Quantiles:
         return tf.reduce_sum(terms * targets.probabilities[..., tf.newaxis, :], [-2, -1])
 
 
-def make(
-    kind: str, huber_delta: float, num_atoms: int = 51, v_min: float = -10.0, v_max: float = 10.0
-) -> Distribution:
-    """Return the kind of this name, one of KINDS."""
-    if kind == "none":
-        return Expected(huber_delta)
-    if kind == "categorical":
-        return Categorical(num_atoms, v_min, v_max)
-    if kind == "quantiles":
-        return Quantiles(huber_delta)
-    raise ValueError(f"value distribution {kind!r} is none of {', '.join(KINDS)}")
+def make(config: ActionValueSettings) -> Distribution:
+    """Return the kind that --value_distribution names."""
+    if config.value_distribution == "categorical":
+        return Categorical(config.num_atoms, config.v_min, config.v_max)
+    if config.value_distribution == "quantiles":
+        return Quantiles(config.huber_delta)
+    return Expected(config.huber_delta)
 
 
 def project(outcomes: Outcomes, atoms: tf.Tensor) -> tf.Tensor:
