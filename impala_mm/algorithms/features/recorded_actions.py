@@ -61,11 +61,14 @@ class ConservativeValues(Feature):
         self._config = config
 
     def loss(self, student: Student, prepared: Any) -> Added:
-        """Return the negative log-probability of the actions under the softmax of the values."""
+        """Return the negative log-probability of the actions under the softmax of the values.
+
+        It is logsumexp(Q / temperature) - Q(a) / temperature.
+        """
         assert student.softmax
         config = self._config
         counted = student.recorded if config.uses_recorded_games else None
-        terms = teacher_losses.played(student.softmax(config.cql_temperature), student.actions)
+        terms = -student.softmax(config.cql_temperature).log_prob(student.actions)
         reduced = student.reduce(terms, counted)
         return Added(config.cql_cost * reduced, {"loss/cql": student.sums(terms, counted)})
 

@@ -74,12 +74,3 @@ def margin_of(values: tf.Tensor, allowed: Any, actions: tf.Tensor, size: float) 
     others = tf.one_hot(actions, values.shape[-1], 0.0, size, dtype=values.dtype)
     largest = tf.reduce_max(masking.allowed_only(values + others, allowed), -1)
     return largest - tf.gather(values, actions, batch_dims=2)
-
-
-def played(policies: Distribution, actions: Any) -> tf.Tensor:
-    """Return the negative log-probabilities of recorded actions.
-
-    For softmax(Q / temperature) this is CQL's logsumexp(Q / temperature) - Q(a) / temperature
-    (arXiv 2006.04779), and also the cross-entropy of behaviour cloning.
-    """
-    return -policies.log_prob(actions)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from impala_mm.algorithms.feature import Features, Student
+from impala_mm.algorithms.feature import Begun, Features, Student, mean
 from impala_mm.algorithms.impala import off_policy
 from impala_mm.algorithms.impala.loss import ImpalaLosses, VTraceStep, impala_loss, vtrace_step
 from impala_mm.algorithms.impala.off_policy import TargetPolicy
@@ -54,10 +54,9 @@ class Impala(ActorCritic):
         if self._target:
             self._target.begin_update()
         begun = features.begin(batch, context, self._reading(batch, exchange))
-        batch, bonus = begun.batch, begun.bonus
-        moments = self._look_ahead(batch, bonus, exchange)
+        batch, moments = begun.batch, self._look_ahead(begun, exchange)
         (_, loss, measured, priorities), gradients = exchange.differentiate(
-            lambda: self._loss(batch, moments, features, begun.prepared, bonus), trained
+            lambda: self._loss(begun, moments, features), trained
         )
         rate = self._schedule_rate(context)
         exchange.apply(self._optimizer, gradients, trained)
@@ -74,7 +73,7 @@ class Impala(ActorCritic):
         metrics |= self._entropy_cost.update(measured["entropy"], exchange)
         metrics |= begun.metrics | features.after(measured["features"], exchange)
         if "trusted" in measured:
-            metrics["trusted_share"] = measured["trusted"]
+            metrics["trusted_share"] = mean(measured["trusted"])
         return metrics | self._unit.metrics(), priorities
 
     def compare_features(self, entries: Entry, start: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -86,9 +85,7 @@ class Impala(ActorCritic):
         own = self.features.own_extras(entries.extras)
         return own.features[1:], tf.cast(present[:-1], tf.float32)
 
-    def _look_ahead(
-        self, batch: Batch, bonus: tf.Tensor, exchange: GradientReducer
-    ) -> losses.Moments | None:
+    def _look_ahead(self, begun: Begun, exchange: GradientReducer) -> losses.Moments | None:
         """Let the values' unit see the targets; return the moments of all learners' advantages.
 
         None: the batch's own moments will do. What the learners exchange must be known before the
@@ -99,8 +96,8 @@ class Impala(ActorCritic):
         popart = self._config.value_normalization == "popart"
         if not (scales or popart):
             return None
-        step, _ = self._step(batch, bonus)
-        live, found, level = step.steps.live, step.estimates, self._levels(batch.unrolls)
+        step, _ = self._step(begun)
+        live, found, level = step.steps.live, step.estimates, self._levels(begun.batch.unrolls)
         self._unit.see_targets(found.value_targets, live, exchange, level)
         if not scales:
             return None
@@ -108,20 +105,12 @@ class Impala(ActorCritic):
         return losses.moments(in_unit, live, exchange)
 
     def _loss(
-        self,
-        batch: Batch,
-        moments: losses.Moments | None,
-        features: Features,
-        prepared: Any,
-        bonus: tf.Tensor | float = 0.0,
+        self, begun: Begun, moments: losses.Moments | None, features: Features
     ) -> tuple[tf.Tensor, ImpalaLosses, dict[str, Any], tf.Tensor]:
-        """Return the loss, its parts, what is measured besides, and priorities.
-
-        `prepared` is what the features have prepared, [T+1, B, ...], and `bonus` what they add to
-        the rewards, [T+1, B].
-        """
-        config, weight, level = self._config, batch.weight, self._levels(batch.unrolls)
-        step, outputs = self._step(batch, bonus)
+        """Return the loss, its parts, what is measured besides, and priorities."""
+        config, batch = self._config, begun.batch
+        weight, level = batch.weight, self._levels(batch.unrolls)
+        step, outputs = self._step(begun)
         live = step.steps.live
         masks = masking.allow_all(~live, batch.unrolls.mask)
         student = Student(
@@ -153,11 +142,11 @@ class Impala(ActorCritic):
             huber_delta=config.huber_delta,
             surrogate=off_policy.Surrogate(config.impact_clip) if self._target else None,
         )
-        added, of_features = features.loss(student, transitions(live, prepared))
+        added, of_features = features.loss(student, transitions(live, begun.prepared))
         loss = loss._replace(total=loss.total + added)
         measured = {"entropy": student.sums(entropy), "features": of_features}
         if config.trust_region < math.inf:
-            measured["trusted"] = off_policy.share(step.trusted, live)
+            measured["trusted"] = student.sums(tf.cast(step.trusted, tf.float32))
         errors = tf.abs(step.estimates.value_targets - tf.stop_gradient(step.values))
         priorities = tf.reduce_mean(losses.mask(live, errors), axis=0)
         return loss.total, loss, measured, priorities
@@ -168,9 +157,10 @@ class Impala(ActorCritic):
         parameters = self._recorded(batch.unrolls)[1:]
         return self._distribution.make(losses.mask(live, parameters), masks)
 
-    def _step(self, batch: Batch, bonus: tf.Tensor | float) -> tuple[VTraceStep, Outputs]:
+    def _step(self, begun: Begun) -> tuple[VTraceStep, Outputs]:
         """Return the policy of a batch, and what it learns from, and the network's outputs."""
-        config, entries = self._config, self._normaliser.read(batch.unrolls)
+        config, batch = self._config, begun.batch
+        entries = self._normaliser.read(batch.unrolls)
         outputs = self._unroll(entries, batch.start, self._levels(batch.unrolls))
 
         def trusts(policy: Distribution, live: tf.Tensor) -> tf.Tensor:
@@ -187,7 +177,7 @@ class Impala(ActorCritic):
             parameters=outputs.parameters,
             values=outputs.values,
             actions=entries.action,
-            rewards=entries.reward + bonus,
+            rewards=entries.reward + begun.bonus,
             terminated=entries.terminated,
             first=entries.first,
             behaviour_log_probs=self._behaviour(entries).log_prob(entries.action),

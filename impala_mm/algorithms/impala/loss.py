@@ -153,6 +153,10 @@ def impala_loss(
     squared = unit.squared(level)
     advantages = unit.scale_advantages(estimates.advantages, level)
     targets = estimates.value_targets
+
+    def reduce(terms: tf.Tensor) -> tf.Tensor:
+        return losses.reduce(terms, steps.live, weight, reduction)
+
     if scale_advantages:
         advantages = losses.standardise(advantages, steps.live, advantage_moments)
     terms = -log_probs * (weights * advantages)
@@ -161,20 +165,16 @@ def impala_loss(
         terms = -surrogate.gains(
             log_probs, steps.behaviour_log_probs, target_log_probs, weights * advantages
         )
-    policy_loss = losses.reduce(terms, steps.live, weight, reduction)
-
-    def reduce(terms: tf.Tensor) -> tf.Tensor:
-        return losses.reduce(terms, steps.live, weight, reduction)
-
+    policy_loss = reduce(terms)
     terms = value_units.errors(values, targets)
     error = baseline_loss = reduce(terms)
     if huber_delta < math.inf:
         terms = value_units.errors(values, targets, tf.sqrt(squared), huber_delta=huber_delta)
         baseline_loss = reduce(terms)
     baseline = value_units.cost(baseline_cost, squared, terms, reduce)
-    entropy_loss = losses.reduce(-entropy, steps.live, weight, reduction)
+    entropy_loss = reduce(-entropy)
     total = policy_loss + baseline + entropy_cost * entropy_loss
-    shift = losses.reduce(steps.behaviour_log_probs - log_probs, steps.live, weight, reduction)
+    shift = reduce(steps.behaviour_log_probs - log_probs)
     return ImpalaLosses(
         total, policy_loss, baseline_loss, entropy_loss, tf.stop_gradient(shift), error
     )

@@ -88,9 +88,3 @@ class Surrogate(NamedTuple):
 def is_trusted(policy: Distribution, behaviour: Distribution, threshold: float) -> tf.Tensor:
     """Return at which states KL(pi || mu) is at most the threshold, bool [T, B]."""
     return tf.stop_gradient(policy.kl(behaviour)) <= threshold
-
-
-def share(chosen: tf.Tensor, live: tf.Tensor) -> tf.Tensor:
-    """Return the share of live transitions that are chosen; NaN if none is live."""
-    counts = [tf.reduce_sum(tf.cast(each, tf.float32)) for each in (chosen & live, live)]
-    return tf.where(counts[1] > 0, counts[0] / tf.maximum(counts[1], 1.0), math.nan)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
-from impala_mm.algorithms.feature import NO_FEATURES, Begun, Features, Judged, Student, mean
+from impala_mm.algorithms.feature import Begun, Features, Judged, Student, mean
 from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup, Updated
 from impala_mm.algorithms.parts import advantages, losses, samples, value_units
 from impala_mm.algorithms.parts.actor_critic import ActorCritic, transitions
@@ -39,15 +39,6 @@ class Goals(NamedTuple):
     targets: tf.Tensor  # of the values
     values: tf.Tensor  # before the first optimizer step
     prepared: Any = ()  # nest of [T, N, ...]: what the loss of features takes
-
-
-class PolicyGradientLosses(NamedTuple):
-    """The loss and its parts, scalars."""
-
-    total: tf.Tensor
-    policy: tf.Tensor
-    baseline: tf.Tensor
-    entropy: tf.Tensor  # the negative entropy
 
 
 class PolicyGradient(ActorCritic):
@@ -104,7 +95,8 @@ class PolicyGradient(ActorCritic):
         batch = begun.batch
         rate = self._schedule_rate(context)
         read = batch._replace(unrolls=self._normaliser.read(batch.unrolls))
-        goals, steps = self._goals(read, exchange, features, begun, new=True)
+        begun = begun._replace(batch=read)
+        goals, steps = self._goals(begun, exchange, features, new=True)
         level = self._levels(batch.unrolls)
         explained, squared_error = _fit(goals, steps.live, exchange)
         self._unit.see_error(tf.cast(squared_error, tf.float32))
@@ -113,16 +105,16 @@ class PolicyGradient(ActorCritic):
         drawn_from = self._division.columns(unrolls, self.initial_state)
 
         def renew() -> Goals:
-            renewed, _ = self._goals(read, exchange, features, begun)
+            renewed, _ = self._goals(begun, exchange, features)
             return self._division.arrange(renewed._replace(values=goals.values))
 
         def step(chosen: tf.Tensor, goals: Goals) -> dict[str, tf.Tensor]:
             part, of_part = samples.columns(drawn_from, chosen), samples.pick(goals, chosen)
-            (_, loss, measured, entropy, added), gradients = exchange.differentiate(
+            (_, parts, measured, entropy, added), gradients = exchange.differentiate(
                 lambda: self._loss(part, of_part, features), trained
             )
             exchange.apply(self._optimizer, gradients, trained)
-            metrics = losses.as_metrics(loss._asdict(), part.live, config.loss_reduction)
+            metrics = losses.as_metrics(parts, part.live, config.loss_reduction)
             metrics |= measured | {"entropy": mean(entropy)}
             metrics |= self._entropy_cost.update(entropy, exchange)
             return metrics | features.after(added, exchange)
@@ -147,26 +139,20 @@ class PolicyGradient(ActorCritic):
         return metrics | begun.metrics | self._unit.metrics(), batch.weight
 
     def _goals(
-        self,
-        batch: Batch,
-        exchange: GradientReducer,
-        features: Features = NO_FEATURES,
-        begun: Begun | None = None,
-        new: bool = False,
+        self, begun: Begun, exchange: GradientReducer, features: Features, new: bool = False
     ) -> tuple[Goals, losses.Transitions]:
         """Return what a batch teaches the network as it is now, and the batch's steps [T, B].
 
-        `begun` is what the features have made of it. If the batch is new, the unit of the values
-        follows its targets.
+        The normaliser has read the batch. If it is new, the unit of the values follows its targets.
         """
-        entries, level = batch.unrolls, self._levels(batch.unrolls)
-        bonus, prepared = (begun.bonus, begun.prepared) if begun else (0.0, ())
+        batch, entries = begun.batch, begun.batch.unrolls
+        level = self._levels(entries)
         parameters, values, torso = self._unroll(entries, batch.start, level)
         values = tf.where(batch.weight > 0, tf.stop_gradient(values), 0.0)
         steps = losses.transitions(
             values=values,
             actions=entries.action,
-            rewards=entries.reward + bonus,
+            rewards=entries.reward + begun.bonus,
             terminated=entries.terminated,
             first=entries.first,
             behaviour_log_probs=tf.cast(
@@ -183,13 +169,13 @@ class PolicyGradient(ActorCritic):
         in_unit = self._unit.scale_advantages(estimates.advantages, level)
         columns = tf.broadcast_to(batch.weight > 0, tf.shape(values))
         judged = Judged(in_unit, steps.live, losses.mask(columns, tf.stop_gradient(torso)))
-        weighed, prepared = features.advantages(judged, transitions(steps.live, prepared))
+        weighed, prepared = features.advantages(judged, transitions(steps.live, begun.prepared))
         scaled = self._scaled(weighed, steps.live, exchange, new)
         return Goals(scaled, estimates.value_targets, values[:-1], prepared), steps
 
     def _loss(
         self, part: Samples, goals: Goals, features: Features
-    ) -> tuple[tf.Tensor, PolicyGradientLosses, dict[str, tf.Tensor], tf.Tensor, Any]:
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor], tf.Tensor, Any]:
         """Return the loss of a minibatch, its parts, metrics per step, and what is measured.
 
         The last two are the sum and the count of entropies, [2], and what the features measured.
@@ -236,7 +222,7 @@ class PolicyGradient(ActorCritic):
         measured = {name: student.sums(tf.cast(x, values.dtype)) for name, x in counted.items()}
         # --target_kl compares that of all learners' steps, of which each may have another number.
         measured["approx_kl"] = student.sums(tf.exp(log_ratios) - 1.0 - log_ratios)
-        parts = PolicyGradientLosses(total, of_policy, baseline, entropy_loss)
+        parts = {"total": total, "policy": of_policy, "baseline": baseline, "entropy": entropy_loss}
         return total, parts, measured, student.sums(entropy), of_features
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from impala_mm.algorithms.feature import Begun
 from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup, Updated
 from impala_mm.algorithms.parts import losses, masking, networks, targets
 from impala_mm.algorithms.q_learning import draws as q_draws
@@ -149,7 +150,7 @@ class QLearning(QPlayer):
 
         def loss() -> _Loss:
             values = read(0, self._online, config.num_quantiles, config.value_shifts)
-            return self._loss(values, future, batch, begun.bonus, begun.prepared)
+            return self._loss(values, future, begun)
 
         found, gradients = exchange.differentiate(loss, trained)
         rate = self._schedule_rate(context)
@@ -195,20 +196,12 @@ class QLearning(QPlayer):
             entries, state = network.shift_images(entries, state, draws.offsets(most), most)
         return network.unroll(entries, state, draws, num_quantiles, self._burn_in)
 
-    def _loss(
-        self,
-        values: ActionValues,
-        future: ActionValues,
-        batch: Batch,
-        bonus: tf.Tensor,
-        prepared: Any,
-    ) -> _Loss:
+    def _loss(self, values: ActionValues, future: ActionValues, begun: Begun) -> _Loss:
         """Return the loss of a batch by the outputs of the network and of the target network.
 
-        Both may be those of several copies of the batch. `prepared`, [T+1, B, ...], is what the
-        features have prepared, and `bonus` what they add to the rewards, [T+1, B].
+        Both may be those of several copies of the batch.
         """
-        config, kind = self._config, self._online.distribution
+        config, kind, batch = self._config, self._online.distribution, begun.batch
         entries = tf.nest.map_structure(lambda x: x[self._burn_in :], batch.unrolls)
         entries = self._normaliser.read(entries)
         copies, of_targets = config.value_shifts, config.target_shifts
@@ -219,12 +212,12 @@ class QLearning(QPlayer):
         best = masking.best_choice(means if config.double_q else judging, entries.mask)
         numbers = q_values.chosen(future.numbers, q_values.repeat(best, of_targets))
         following = q_values.mixture(kind.outcomes(numbers), of_targets)
-        learnt = entries._replace(reward=entries.reward + bonus[self._burn_in :])
+        learnt = entries._replace(reward=entries.reward + begun.bonus[self._burn_in :])
         goals, live = q_values.find_targets(following, learnt, batch.weight, self._rule)
         # Later steps only complete the targets: they are steps of the next unroll.
         steps = min(config.unroll_length, live.shape[0])  # with hindsight 1
         allowed = masking.allowed_only(means, entries.mask)
-        prepared = tf.nest.map_structure(lambda x: x[self._burn_in :], prepared)
+        prepared = tf.nest.map_structure(lambda x: x[self._burn_in :], begun.prepared)
         goals, live, taken, outputs, prepared, allowed = tf.nest.map_structure(
             lambda x: x[:steps],
             (goals, live, entries.action[1:], values, prepared, allowed),

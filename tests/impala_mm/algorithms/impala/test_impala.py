@@ -10,7 +10,7 @@ import tensorflow as tf
 from scipy import stats
 
 from impala_mm.actor.actor import UnrollPlayer
-from impala_mm.algorithms.feature import NO_FEATURES
+from impala_mm.algorithms.feature import NO_FEATURES, Begun
 from impala_mm.algorithms.impala.settings import ImpalaSettings
 from impala_mm.algorithms.interface import Context
 from impala_mm.algorithms.parts import losses
@@ -87,7 +87,7 @@ def test_errors_of_the_baseline_count_linearly_beyond_a_multiple_of_their_root()
     errors = np.abs(found.targets - found.values)
     inside = np.minimum(errors, 0.1 * 4.0)
     assert 0 < (inside == errors).mean() < 1
-    loss = algorithm._loss(batch, None, NO_FEATURES, ())[1]
+    loss = algorithm._loss(Begun(batch, (), 0.0, {}), None, NO_FEATURES)[1]
     expected = (inside * (errors - inside / 2)).sum()
     assert float(loss.baseline) == pytest.approx(expected, rel=1e-4)
 
@@ -256,6 +256,6 @@ def test_the_priority_of_an_unroll_is_the_mean_distance_of_its_values_from_their
     errors = found.targets - found.values
     assert 0 < (errors > 0)[found.live].mean() < 1
     expected = np.where(found.live, np.abs(errors), 0).mean(0)
-    priorities = algorithm._loss(batch, None, NO_FEATURES, ())[-1]
+    priorities = algorithm._loss(Begun(batch, (), 0.0, {}), None, NO_FEATURES)[-1]
     np.testing.assert_allclose(priorities, expected, rtol=1e-4, atol=1e-6)
     assert expected[3] == 0

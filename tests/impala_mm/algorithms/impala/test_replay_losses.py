@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from scipy import special
 
-from impala_mm.algorithms.feature import NO_FEATURES, Student
+from impala_mm.algorithms.feature import NO_FEATURES, Begun, Student
 from impala_mm.algorithms.features import clear
 from impala_mm.algorithms.impala import off_policy
 from impala_mm.algorithms.impala.loss import vtrace_step
@@ -99,8 +99,6 @@ def test_states_beyond_the_threshold_are_not_trusted():
     )
     np.testing.assert_array_equal(found, divergence <= threshold)
     assert 0 < found.numpy().sum() < T * B
-    half = tf.constant(np.arange(12).reshape(4, 3) < 6)
-    np.testing.assert_allclose(off_policy.share(half, tf.constant(LIVE)), 5 / 10)
 
 
 def test_an_untrusted_step_teaches_nothing_and_cuts_the_trace():
@@ -195,7 +193,7 @@ def test_the_target_policy_of_an_update_is_the_copy_and_not_the_policy():
     for variable, copy in zip(policy, copies, strict=True):
         copy.assign(variable * 2.0)
         variable.assign(variable * 1.5)
-    loss = algorithm._loss(batch, None, NO_FEATURES, ())[1]
+    loss = algorithm._loss(Begun(batch, (), 0.0, {}), None, NO_FEATURES)[1]
     mine = [variable.numpy() for variable in policy]
     targets.follow(policy, copies)
     entries = algorithm._normaliser.read(batch.unrolls)
@@ -231,10 +229,13 @@ def test_an_update_has_the_terms_with_their_costs(cloned, fresh, squared_error):
         for variable in algorithm.variables.trained:
             variable.assign(variable * 1.5)  # the policy has moved since
         batch = batch._replace(fresh=tf.constant(fresh))
+        step, _ = algorithm._step(Begun(batch, (), 0.0, {}))
+        trusted = step.trusted.numpy()[step.steps.live.numpy()]
         alone = gradients.GradientReducer(group.SingleLearner(), config)
         metrics, _ = algorithm.update(batch, PROGRESS, alone)
         metrics = {name: float(value) for name, value in metrics.items()}
-        assert 0 < metrics["trusted_share"] <= 1
+        assert metrics["trusted_share"] == pytest.approx(trusted.mean())
+        assert trusted.any()
         totals[policy_cost] = metrics["loss/total"]
     value_cost = 0.25 / squared_error
     added = 0.5 * metrics["loss/policy_cloning"] + value_cost * metrics["loss/value_cloning"]
@@ -269,6 +270,6 @@ def test_the_divergence_from_the_policy_that_played_is_that_of_new_unrolls():
             given = batch._replace(fresh=tf.range(4) < number)
             features = algorithm.features
             begun = features.begin(given, PROGRESS, algorithm._reading(given, exchange))
-            loss, *_ = algorithm._loss(given, None, features, begun.prepared)
+            loss, *_ = algorithm._loss(begun, None, features)
             added[number] = float(loss) - added.get(number, 0.0)
     assert added[4] > added[2] > added[0] == 0

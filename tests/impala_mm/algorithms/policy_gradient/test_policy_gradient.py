@@ -8,7 +8,7 @@ import sonnet as snt
 import tensorflow as tf
 from scipy import special
 
-from impala_mm.algorithms.feature import NO_FEATURES
+from impala_mm.algorithms.feature import NO_FEATURES, Begun
 from impala_mm.algorithms.features.regularisers import Divergence
 from impala_mm.algorithms.interface import Context
 from impala_mm.algorithms.parts import samples, value_units
@@ -229,14 +229,14 @@ def test_a_value_that_has_moved_further_than_value_clip_is_taught_no_more():
     algorithm, exchange = _made(value_clip=0.1)
     batch = _batch(algorithm)
     table, given = Table(algorithm, batch), tensors(batch)
-    goals, steps = algorithm._goals(given, exchange)
+    goals, steps = algorithm._goals(Begun(given, (), 0.0, {}), exchange, NO_FEATURES)
     behaviour, level = algorithm._recorded(given.unrolls)[1:], algorithm._levels(given.unrolls)
     part = samples.of_batch(given, steps, behaviour, level)
     moves = np.random.default_rng(2).uniform(-0.3, 0.3, (T + 1) * B)
     table.values.assign_add(moves.astype(np.float32))
     with tf.GradientTape() as tape:
-        _, loss, *_ = algorithm._loss(part, goals, NO_FEATURES)
-    slopes = tf.convert_to_tensor(tape.gradient(loss.baseline, table.values)).numpy()
+        _, parts, *_ = algorithm._loss(part, goals, NO_FEATURES)
+    slopes = tf.convert_to_tensor(tape.gradient(parts["baseline"], table.values)).numpy()
     targets, old = goals.targets.numpy().astype(float), goals.values.numpy().astype(float)
     values = table.outputs()[1][:-1]
     clipped = old + np.clip(values - old, -0.1, 0.1)
@@ -253,7 +253,7 @@ def test_what_a_batch_teaches_is_finite_whatever_the_values_of_padding_are():
     batch = _batch(algorithm)
     table = Table(algorithm, batch)
     assert np.isnan(table.values).sum() == T + 1
-    goals, _ = algorithm._goals(tensors(batch), exchange)
+    goals, _ = algorithm._goals(Begun(tensors(batch), (), 0.0, {}), exchange, NO_FEATURES)
     assert all(np.isfinite(x).all() for x in goals)
 
 

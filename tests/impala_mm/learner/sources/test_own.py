@@ -10,7 +10,7 @@ import tensorflow as tf
 from deadlines import within
 from supervising import until
 
-from impala_mm.algorithms.feature import NO_FEATURES
+from impala_mm.algorithms.feature import NO_FEATURES, Begun
 from impala_mm.algorithms.interface import entry_spec
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
@@ -173,7 +173,7 @@ def test_what_padding_contains_reaches_no_gradient(make):
         found = OwnSource(lambda fresh: source, None, algorithm.unroll).next(0.1)
         assert found.weight.numpy().tolist() == [1, 1, 0]
         with tf.GradientTape() as tape:
-            loss, *_ = algorithm._loss(found, None, NO_FEATURES, ())
+            loss, *_ = algorithm._loss(Begun(found, (), 0.0, {}), None, NO_FEATURES)
         return tape.gradient(loss, algorithm.variables.trained)
 
     for each, expected in zip(gradients(garbage), gradients(plain), strict=True):
