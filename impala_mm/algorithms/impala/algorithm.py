@@ -14,9 +14,8 @@ from impala_mm.algorithms.impala.loss import ImpalaLosses, VTraceStep, impala_lo
 from impala_mm.algorithms.impala.off_policy import TargetPolicy
 from impala_mm.algorithms.impala.settings import ImpalaSettings
 from impala_mm.algorithms.interface import DEFAULT_SETUP, Context, Role, Setup, Updated
-from impala_mm.algorithms.parts import advantages, losses, masking
+from impala_mm.algorithms.parts import action_policies, advantages, losses, masking, networks
 from impala_mm.algorithms.parts.actor_critic import ActorCritic, Outputs, transitions
-from impala_mm.algorithms.parts.distributions import Distribution
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Batch, Entry
 from impala_mm.distributed.gradients import GradientReducer
@@ -43,9 +42,12 @@ class Impala(ActorCritic):
     def _make_target(self, environment: EnvironmentSpec) -> list[tf.Variable]:
         """Make the target policy of IMPACT; return its variables."""
         config, modules = self._config, (self._network, self._policy_head)
-        policy = [v for module in modules for v in module.trainable_variables]
-        mean, every = self._normaliser.mean, config.impact_target_updates
-        self._target = TargetPolicy(config, environment, mean, self._distribution, policy, every)
+        self._target = TargetPolicy(
+            networks.make_actor_critic(config, environment, self._normaliser.mean),
+            action_policies.make_head(self._distribution, config.policy_init_scale),
+            [v for module in modules for v in module.trainable_variables],
+            config.impact_target_updates,
+        )
         return self._target.variables
 
     def update(self, batch: Batch, context: Context, exchange: GradientReducer) -> Updated:
@@ -151,22 +153,11 @@ class Impala(ActorCritic):
         priorities = tf.reduce_mean(losses.mask(live, errors), axis=0)
         return loss.total, loss, measured, priorities
 
-    def _transition_behaviour(self, batch: Batch, live: tf.Tensor) -> Distribution:
-        """Return the policy that played at the transitions [T, B]."""
-        masks = masking.allow_all(~live, batch.unrolls.mask)
-        parameters = self._recorded(batch.unrolls)[1:]
-        return self._distribution.make(losses.mask(live, parameters), masks)
-
     def _step(self, begun: Begun) -> tuple[VTraceStep, Outputs]:
         """Return the policy of a batch, and what it learns from, and the network's outputs."""
         config, batch = self._config, begun.batch
         entries = self._normaliser.read(batch.unrolls)
         outputs = self._unroll(entries, batch.start, self._levels(batch.unrolls))
-
-        def trusts(policy: Distribution, live: tf.Tensor) -> tf.Tensor:
-            behaviour = self._transition_behaviour(batch, live)
-            return off_policy.is_trusted(policy, behaviour, config.trust_region)
-
         target = None
         if self._target:
             torso = self._unroll_torso(entries, batch.start, self._target.network)
@@ -186,6 +177,7 @@ class Impala(ActorCritic):
             clip_pg_rho_threshold=config.clip_pg_rho_threshold,
             estimate=self._estimate,
             target_parameters=target,
-            trusts=trusts if config.trust_region < math.inf else None,
+            recorded=self._recorded(entries),
+            trust_region=config.trust_region,
         )
         return step, outputs

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from impala_mm.algorithms.impala import off_policy
 from impala_mm.algorithms.impala.off_policy import Surrogate
-from impala_mm.algorithms.parts import action_policies, losses, value_units, vtrace
+from impala_mm.algorithms.parts import action_policies, losses, masking, value_units, vtrace
 from impala_mm.algorithms.parts.advantages import Estimates, Estimator
 from impala_mm.algorithms.parts.distributions import Distribution
 from impala_mm.algorithms.parts.value_units import ValueUnit
@@ -58,7 +59,8 @@ def vtrace_step(
     clip_pg_rho_threshold: float | None = 1.0,
     distribution: Callable[..., Distribution] = action_policies.categorical,
     masks: Any = (),
-    trusts: Callable[[Distribution, tf.Tensor], tf.Tensor] | None = None,
+    recorded: Any = (),
+    trust_region: float = math.inf,
     target_parameters: tf.Tensor | None = None,
 ) -> VTraceStep:
     """Return the policy of B unrolls, and the advantages and value targets of an `estimate`.
@@ -72,10 +74,11 @@ def vtrace_step(
     are the entries' masks of the actions that follow them, or (); `distribution` takes them as its
     second argument.
 
-    `trusts` returns, for the policy and `live`, at which transitions the unroll is trusted. Others
-    have the importance weight 0: they have no policy loss, their value target is the value itself,
-    and nothing of them reaches the targets of the steps before. With `target_parameters` [T+1, B,
-    P], importance weights are those of that policy instead of the one in training.
+    Beyond a `trust_region`, which needs the behaviour policy's `recorded` parameters [T+1, B, P],
+    transitions have the importance weight 0: they have no policy loss, their value target is the
+    value itself, and nothing of them reaches the targets of the steps before. With
+    `target_parameters` [T+1, B, P], importance weights are those of that policy instead of the one
+    in training.
 
     A column of `weight` [B] 0 may hold any values, even NaN.
     """
@@ -101,8 +104,10 @@ def vtrace_step(
         judged = target_log_probs = target.log_prob(steps.actions)
     log_ratios = tf.where(steps.live, judged - steps.behaviour_log_probs, 0.0)
     trusted = steps.live
-    if trusts:
-        trusted &= trusts(policy, steps.live)
+    if trust_region < math.inf:
+        allowed = masking.allow_all(~steps.live, masks)
+        behaviour = distribution(losses.mask(steps.live, recorded[1:]), allowed)
+        trusted &= off_policy.is_trusted(policy, behaviour, trust_region)
         log_ratios = tf.where(trusted | ~steps.live, log_ratios, -math.inf)
     weights = tf.stop_gradient(vtrace.clipped_exp(log_ratios, clip_pg_rho_threshold))
     estimates = estimate(steps, values, log_ratios)

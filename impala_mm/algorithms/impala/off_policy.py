@@ -14,35 +14,22 @@ from typing import Any, NamedTuple
 import sonnet as snt
 import tensorflow as tf
 
-from impala_mm.algorithms.parts import action_policies, networks, targets
-from impala_mm.algorithms.parts.action_policies import PolicyDistribution
+from impala_mm.algorithms.parts import targets
 from impala_mm.algorithms.parts.distributions import Distribution
-from impala_mm.config.settings import Config
-from impala_mm.environments.types import EnvironmentSpec
 
 
 class TargetPolicy:
     """The network and head of an older policy."""
 
-    def __init__(
-        self,
-        config: Config,
-        environment: EnvironmentSpec,
-        mean: Any,  # the algorithm's `Normaliser.mean`
-        distribution: PolicyDistribution,
-        policy: list[tf.Variable],
-        every: int,
-    ):
-        """Copy the variables of the `policy`, of its network and then of its head.
+    def __init__(self, network: Any, head: snt.Module, policy: list[tf.Variable], every: int):
+        """Let both follow the variables of the `policy`, of its network and then of its head.
 
-        They are copied again before the first update, and after each `every` of them.
+        They are copied before the first update, and after each `every` of them.
         """
         self._policy, self._every = policy, every
-        self.network = networks.make_actor_critic(config, environment, mean)
-        self._head = action_policies.make_head(distribution, config.policy_init_scale)
-        self._head(tf.zeros([1, self.network.num_features]))  # creates its variables
-        modules = (self.network, self._head)
-        self._copies = [v for module in modules for v in module.trainable_variables]
+        self.network, self._head = network, head
+        head(tf.zeros([1, network.num_features]))  # creates its variables
+        self._copies = [v for module in (network, head) for v in module.trainable_variables]
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="target_updates")
         self.variables = [*self._copies, self._updates]
 

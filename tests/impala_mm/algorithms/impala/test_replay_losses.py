@@ -107,7 +107,9 @@ def test_an_untrusted_step_teaches_nothing_and_cuts_the_trace():
     rewards = RANDOM.normal(0, 1, (T + 1, B))
     actions = RANDOM.integers(0, A, (T + 1, B))
     pi, mu = RANDOM.normal(0, 1, (2, T + 1, B, A))
-    trusted = RANDOM.random((T, B)) < 0.6
+    divergence = _kl(pi[:-1], mu[:-1])
+    threshold = float(np.quantile(divergence, 0.6))
+    trusted = divergence <= threshold
     behaviour = np.zeros((T + 1, B))
     behaviour[1:] = np.take_along_axis(_log_softmax(mu[:-1]), actions[1:, :, None], -1)[..., 0]
     log_pi = np.take_along_axis(_log_softmax(pi[:-1]), actions[1:, :, None], -1)[..., 0]
@@ -127,7 +129,8 @@ def test_an_untrusted_step_teaches_nothing_and_cuts_the_trace():
         weight=tf.ones([B]),
         discounting=0.9,
         estimate=VTrace(0.95),
-        trusts=lambda policy, live: tf.constant(trusted),
+        recorded=tf.constant(np.concatenate([mu[:1], mu[:-1]]), tf.float32),
+        trust_region=threshold,
     )
     np.testing.assert_allclose(step.estimates.value_targets, vs, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(step.weights.numpy() > 0, trusted)
