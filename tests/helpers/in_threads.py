@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from deadlines import load
 
-from impala_mm.distributed import group
+from impala_mm.distributed import group, minibatches
 
 
 class Meeting:
@@ -103,6 +103,20 @@ def assert_several_are_one(learn, sizes=(2,), one=None, tolerance=1e-9):
     for size in sizes:
         for each in together(size, learn):
             assert_close(each, one, tolerance, tolerance)
+    return one
+
+
+def assert_several_are_one_by_minibatches(monkeypatch, learn, learners=2, row=0, tolerance=1e-9):
+    """Assert that of a `learn(group)` that draws minibatches, and return what one computes.
+
+    The minibatches of one learner join those of several from then on; `row` is that of `joined`.
+    """
+    several = together(learners, learn)
+    parts = joined(minibatches.shuffled_parts, learners, row)
+    monkeypatch.setattr(minibatches, "shuffled_parts", parts)
+    (one,) = together(1, learn)
+    for each in several:
+        assert_close(each, one, tolerance, tolerance)
     return one
 
 

@@ -451,17 +451,14 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
     def learn(group):
         return _learn(group, in_threads.share_of(group, 8), **settings)[0]
 
-    several = in_threads.together(learners, learn)
     row = 0 if case.get("minibatch_of") == "unrolls" else 8
-    joined = in_threads.joined(minibatches.shuffled_parts, learners, row)
-    monkeypatch.setattr(minibatches, "shuffled_parts", joined)
-    (one,) = in_threads.together(1, learn)
+    one = in_threads.assert_several_are_one_by_minibatches(
+        monkeypatch, learn, learners, row, tolerance
+    )
     before, _ = _learn(SingleLearner(), slice(8), **settings | {"updates": 0})
     changes = [np.abs(a - b).max() for a, b in zip(one, before, strict=True)]
     assert max(changes) > 1e-3
     assert min(changes) > 0, "multipliers, too"
-    for each in several:
-        in_threads.assert_close(each, one, tolerance, tolerance)
 
 
 def test_the_divergence_that_ends_epochs_is_that_of_all_steps_however_many_each_learner_has(

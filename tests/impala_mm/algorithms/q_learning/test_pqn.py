@@ -9,7 +9,6 @@ from impala_mm.algorithms.features.teacher import Distillation
 from impala_mm.algorithms.interface import Role
 from impala_mm.algorithms.q_learning import draws as q_draws
 from impala_mm.algorithms.q_learning import player
-from impala_mm.distributed import minibatches
 from impala_mm.distributed.group import SingleLearner
 from tests.helpers import in_process, in_threads
 from tests.helpers.in_process import tensors
@@ -163,14 +162,9 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch, cas
         assert metrics["optimizer_steps"] == 4
         return in_threads.arrays(algorithm.variables.trained, algorithm._normaliser.carried)
 
-    several = in_threads.together(2, learn)
     row = 0 if "agent_name" in case else B
-    joined = in_threads.joined(minibatches.shuffled_parts, 2, row)
-    monkeypatch.setattr(minibatches, "shuffled_parts", joined)
-    ((one),) = in_threads.together(1, learn)
+    one = in_threads.assert_several_are_one_by_minibatches(monkeypatch, learn, row=row)
     assert in_threads.largest_change(one, learn(SingleLearner(), 0.0)) > 1e-3
-    for each in several:
-        in_threads.assert_close(each, one)
     if "agent_name" in case:
         assert in_threads.largest_change(one, learn(SingleLearner(), start=0.0)) > 1e-4
 

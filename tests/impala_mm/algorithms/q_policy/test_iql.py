@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from impala_mm.algorithms.interface import Context
 from impala_mm.algorithms.q_policy import algorithm as q_policy
-from impala_mm.distributed import minibatches
 from impala_mm.distributed.group import SingleLearner
 from tests.helpers import in_process, in_threads
 from tests.helpers.double_network import DoubleCritic, DoublePolicy, Linear
@@ -115,15 +114,10 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch):
             algorithm.update(tensors(batch, mine), PROGRESS, exchange)
         return arrays(algorithm.variables.trained, algorithm._followers)
 
-    several = in_threads.together(2, learn)
-    joined = in_threads.joined(minibatches.shuffled_parts, 2)
-    monkeypatch.setattr(minibatches, "shuffled_parts", joined)
-    (one,) = in_threads.together(1, learn)
+    one = in_threads.assert_several_are_one_by_minibatches(monkeypatch, learn)
     unmoved = learn(SingleLearner(), 0.0)
     # All of the policy, the Q-networks, V and the slow copies move.
     assert min(np.abs(a - b).max() for a, b in zip(one, unmoved, strict=True)) > 1e-4
-    for each in several:
-        in_threads.assert_close(each, one)
 
 
 def test_it_takes_choices_and_memories_too(monkeypatch):

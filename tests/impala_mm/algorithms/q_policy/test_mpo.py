@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from impala_mm.algorithms.interface import Context
 from impala_mm.algorithms.q_policy import algorithm as q_policy
-from impala_mm.distributed import minibatches
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.action_parts import Box
 from impala_mm.environments.actions import ActionSpec, UnsuitableActions
@@ -163,12 +162,7 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch):
         assert min(np.abs(a - b).max() for a, b in zip(start, end, strict=True)) > 1e-4
         return [*end, *arrays(algorithm._followers)]
 
-    several = in_threads.together(2, learn)
-    joined = in_threads.joined(minibatches.shuffled_parts, 2)
-    monkeypatch.setattr(minibatches, "shuffled_parts", joined)
-    (one,) = in_threads.together(1, learn)
-    for each in several:
-        in_threads.assert_close(each, one)
+    in_threads.assert_several_are_one_by_minibatches(monkeypatch, learn)
 
 
 def test_other_policies_and_actions_are_refused_in_a_sentence():

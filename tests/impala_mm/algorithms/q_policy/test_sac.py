@@ -14,7 +14,6 @@ from impala_mm.algorithms.q_policy import actions as sac_actions
 from impala_mm.algorithms.q_policy import algorithm as q_policy
 from impala_mm.config.settings import Config
 from impala_mm.data import batches
-from impala_mm.distributed import minibatches
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.action_parts import Box
 from impala_mm.environments.actions import ActionSpec
@@ -267,14 +266,9 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(
         learnt = algorithm.variables.trained, algorithm._targets.trainable_variables
         return arrays(*learnt, [algorithm._log_temperature])
 
-    several = in_threads.together(learners, learn)
-    joined = in_threads.joined(minibatches.shuffled_parts, learners)
-    monkeypatch.setattr(minibatches, "shuffled_parts", joined)
-    (one,) = in_threads.together(1, learn)
+    one = in_threads.assert_several_are_one_by_minibatches(monkeypatch, learn, learners)
     unmoved = learn(SingleLearner(), 0.0)
     assert min(np.abs(a - b).max() for a, b in zip(one, unmoved, strict=True)) > 1e-3
-    for each in several:
-        in_threads.assert_close(each, one)
 
 
 def test_the_target_networks_follow_by_their_share():

@@ -7,7 +7,6 @@ import tensorflow as tf
 from impala_mm.algorithms.interface import Context
 from impala_mm.algorithms.q_policy import algorithm as q_policy
 from impala_mm.algorithms.q_policy.settings import TD3Settings
-from impala_mm.distributed import minibatches
 from impala_mm.distributed.group import SingleLearner
 from impala_mm.environments.actions import UnsuitableActions
 from tests.helpers import in_process, in_threads
@@ -122,14 +121,9 @@ def test_n_learners_with_an_nth_of_the_columns_are_one_with_all(monkeypatch):
             algorithm.update(batch, PROGRESS, exchange)
         return arrays(algorithm.variables.trained, algorithm._followers)
 
-    several = in_threads.together(2, learn)
-    joined = in_threads.joined(minibatches.shuffled_parts, 2)
-    monkeypatch.setattr(minibatches, "shuffled_parts", joined)
-    (one,) = in_threads.together(1, learn)
+    one = in_threads.assert_several_are_one_by_minibatches(monkeypatch, learn)
     unmoved = learn(SingleLearner(), 0.0)
     assert min(np.abs(a - b).max() for a, b in zip(one, unmoved, strict=True)) > 1e-4
-    for each in several:
-        in_threads.assert_close(each, one)
 
 
 def test_actors_play_around_the_policys_action_and_tests_play_it(monkeypatch):
