@@ -4,7 +4,7 @@ A minibatch consists of columns: of whole unrolls, T steps each, or of single st
 remembers nothing. In both cases the leading axes are [T, N], with T = 1 for single steps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -13,6 +13,8 @@ from impala_mm.algorithms.parts import losses, masking, networks
 from impala_mm.algorithms.parts.round_settings import RoundSettings
 from impala_mm.config.errors import UserMistake
 from impala_mm.data.trajectory import Batch, Entry
+from impala_mm.distributed.gradients import GradientReducer
+from impala_mm.distributed.minibatches import Metrics, MinibatchResult
 
 
 class Division(NamedTuple):
@@ -20,18 +22,49 @@ class Division(NamedTuple):
 
     single_steps: bool  # whether minibatches consist of single steps, and not of whole unrolls
     parts: int  # minibatches
-    compiled: bool  # whether XLA compiles all passes
+    epochs: int  # passes
+    compiled: bool  # whether XLA compiles all of them
 
-    def columns(self, unrolls: "Samples", start: Callable[[int], Any]) -> "Samples":
-        """Return what minibatches are drawn from; `start` is `Algorithm.initial_state`."""
-        if not self.single_steps:
-            return unrolls
-        single = single_steps(unrolls._replace(start=()))
-        return single._replace(start=start(single.live.shape[1]))
+    def run_passes(
+        self,
+        exchange: GradientReducer,
+        step: Callable[["Samples", Any], Metrics],
+        unrolls: "Samples",
+        goals: Any,
+        initial_state: Callable[[int], Any],
+        stop_above: Mapping[str, float] | None = None,
+        renew: Callable[[], Any] | None = None,
+    ) -> MinibatchResult:
+        """Call `step` for each minibatch of all passes, with its columns and their goals.
 
-    def arrange(self, nest: Any) -> Any:
-        """Return a nest of [T, B, ...] as that of these columns."""
-        return single_steps(nest) if self.single_steps else nest
+        `goals` are a nest of [T, B, ...]; `renew` returns those of each pass but the first, if they
+        change. `initial_state` is the algorithm's; for the rest see `GradientReducer.minibatches`.
+        """
+
+        def arrange(nest: Any) -> Any:
+            if not self.single_steps:
+                return nest
+            return tf.nest.map_structure(lambda x: tf.reshape(x, [1, -1, *x.shape[2:]]), nest)
+
+        columns = arrange(unrolls._replace(start=()))
+        starts = initial_state(columns.live.shape[1]) if self.single_steps else unrolls.start
+
+        def step_of(chosen: tf.Tensor, goals: Any) -> Metrics:
+            part, of_part = tf.nest.map_structure(
+                lambda x: tf.gather(x, chosen, axis=1), (columns, goals)
+            )
+            start = tf.nest.map_structure(lambda x: tf.gather(x, chosen), starts)
+            return step(part._replace(start=start), of_part)
+
+        return exchange.minibatches(
+            step_of,
+            columns.live.shape[1],
+            self.epochs,
+            self.parts,
+            stop_above=stop_above,
+            renewed=(arrange(goals), (lambda: arrange(renew())) if renew else None),
+            compiled=self.compiled,
+        )
 
 
 def divide(config: RoundSettings, name: str, network: Any, observation: Any) -> Division:
@@ -54,7 +87,7 @@ def divide(config: RoundSettings, name: str, network: Any, observation: Any) -> 
             f"earlier observations"
         ) from None
     compiled = config.compiles_updates and of_steps and networks.suits_xla(observation, network)
-    return Division(of_steps, count, compiled)
+    return Division(of_steps, count, config.epochs, compiled)
 
 
 class Samples(NamedTuple):
@@ -92,20 +125,3 @@ def of_batch(
         behaviour=tf.nest.map_structure(lambda x: losses.mask(live, x), behaviour),
         level=tf.nest.map_structure(lambda x: tf.broadcast_to(x, tf.shape(live)), level),
     )
-
-
-def single_steps(nest: Any) -> Any:
-    """Return a nest of [T, N, ...] with each step as a column of its own, [1, T x N, ...]."""
-    return tf.nest.map_structure(lambda x: tf.reshape(x, [1, -1, *x.shape[2:]]), nest)
-
-
-def columns(samples: Samples, chosen: tf.Tensor) -> Samples:
-    """Return the columns with these numbers, int32 [M]."""
-    start = tf.nest.map_structure(lambda x: tf.gather(x, chosen), samples.start)
-    rest = pick(samples._replace(start=()), chosen)
-    return rest._replace(start=start)
-
-
-def pick(nest: Any, chosen: tf.Tensor) -> Any:
-    """Return a nest of [T, N, ...] with the columns of these numbers alone, [T, M, ...]."""
-    return tf.nest.map_structure(lambda x: tf.gather(x, chosen, axis=1), nest)

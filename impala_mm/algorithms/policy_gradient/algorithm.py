@@ -102,14 +102,12 @@ class PolicyGradient(ActorCritic):
         self._unit.see_error(tf.cast(squared_error, tf.float32))
         behaviour = self._recorded(batch.unrolls)[1:]
         unrolls = samples.of_batch(read, steps, behaviour, level)
-        drawn_from = self._division.columns(unrolls, self.initial_state)
 
         def renew() -> Goals:
             renewed, _ = self._goals(begun, exchange, features)
-            return self._division.arrange(renewed._replace(values=goals.values))
+            return renewed._replace(values=goals.values)
 
-        def step(chosen: tf.Tensor, goals: Goals) -> dict[str, tf.Tensor]:
-            part, of_part = samples.columns(drawn_from, chosen), samples.pick(goals, chosen)
+        def step(part: Samples, of_part: Goals) -> dict[str, tf.Tensor]:
             (_, parts, measured, entropy, added), gradients = exchange.differentiate(
                 lambda: self._loss(part, of_part, features), trained
             )
@@ -120,15 +118,14 @@ class PolicyGradient(ActorCritic):
             return metrics | features.after(added, exchange)
 
         limits = {"approx_kl": config.target_kl} if config.target_kl < float("inf") else {}
-        first = self._division.arrange(goals)
-        made = exchange.minibatches(
+        made = self._division.run_passes(
+            exchange,
             step,
-            drawn_from.live.shape[1],
-            config.epochs,
-            self._division.parts,
+            unrolls,
+            goals,
+            self.initial_state,
             stop_above=limits,
-            renewed=(first, renew if config.recompute_advantages else None),
-            compiled=self._division.compiled,
+            renew=renew if config.recompute_advantages else None,
         )
         self._normaliser.update(batch, self.unroll.overlap, exchange)
         metrics = made.metrics | {

@@ -72,13 +72,10 @@ class PQN(QPlayer):
         read = batch._replace(unrolls=self._normaliser.read(batch.unrolls))
         targets, steps, best = self._targets(read, begun.bonus)
         unrolls = samples.of_batch(read, steps)
-        drawn_from = self._division.columns(unrolls, self.initial_state)
-        prepared = transitions(steps.live, begun.prepared)
-        goals = self._division.arrange(_Goals(targets, prepared))
+        goals = _Goals(targets, transitions(steps.live, begun.prepared))
 
-        def step(chosen: tf.Tensor) -> dict[str, tf.Tensor]:
-            part, of_part = samples.columns(drawn_from, chosen), samples.pick(goals, chosen)
-            number, columns = self._steps.assign_add(1), chosen.shape[0]
+        def step(part: Samples, of_part: _Goals) -> dict[str, tf.Tensor]:
+            number, columns = self._steps.assign_add(1), part.live.shape[1]
             draws = q_draws.Trained(exchange.group, config.seed, number, 0, columns, 1)
             (total, error, measured), gradients = exchange.differentiate(
                 lambda: self._loss(part, of_part, draws, features), trained
@@ -87,13 +84,7 @@ class PQN(QPlayer):
             metrics = losses.as_metrics({"total": total}, part.live, config.loss_reduction)
             return metrics | {"q/error": error} | features.after(measured, exchange)
 
-        made = exchange.minibatches(
-            step,
-            drawn_from.live.shape[1],
-            config.epochs,
-            self._division.parts,
-            compiled=self._division.compiled,
-        )
+        made = self._division.run_passes(exchange, step, unrolls, goals, self.initial_state)
         self._normaliser.update(batch, self.unroll.overlap, exchange)
         metrics = made.metrics | {
             "q/value": best.mean,
