@@ -121,7 +121,7 @@ class Phases:
             if distillation
             else Returns(config.teacher_return, config.random_return)
         )
-        is_needed = distillation is not None and distillation.needs_returns
+        is_needed = distillation is not None and config.follows_score
         with agreeing(group):
             self._teachers = self._tools.load_teachers(config, self._spec)
             for note in (note for teacher in self._teachers for note in teacher.notes):

@@ -86,7 +86,7 @@ class Distillation(Feature):
 
     def __init__(self, config: TeacherSettings):
         self.config = config
-        self._teachers: Sequence[Teacher] = ()
+        self._teachers: Sequence[Teacher] = ()  # before `begin`, and once their cost is 0
         self._frame_stack = 1
         self._share = tf.Variable(1.0, trainable=False, name="teacher_share")
         # `Returns`; those that are measured take the place of UNKNOWN
@@ -110,21 +110,6 @@ class Distillation(Feature):
         """Learn from these teachers, which read environments of that many stacked frames."""
         self._teachers, self._frame_stack = teachers, frame_stack
 
-    @property
-    def teachers(self) -> Sequence[Teacher]:
-        """The teachers; () before `begin`, and once their cost has fallen to 0."""
-        return self._teachers
-
-    @property
-    def needs_returns(self) -> bool:
-        """Whether the cost follows the student's score, for which mean returns must be known."""
-        return self.config.follows_score
-
-    @property
-    def metric(self) -> str:
-        """The key of the metric of what --distill names."""
-        return "kl_teacher_pi" if self.config.distilled == ("policy",) else "loss/teacher"
-
     def returns(self) -> Returns:
         """Return the mean returns that are known: those of the flags, or of an earlier start."""
         config, (teacher, random) = self.config, self._returns.numpy().tolist()
@@ -145,7 +130,7 @@ class Distillation(Feature):
             return {}
         self._share.assign(tf.where(self._share > 0, self._scheduled(context), 0.0))
         metrics = {"teacher_cost": self.cost()}
-        if self.needs_returns:
+        if self.config.follows_score:
             metrics["student_score"] = self._score(context)
         return metrics
 
@@ -235,7 +220,8 @@ class Distillation(Feature):
         mine, answers = self._compared(student, prepared)
         terms = self._mean(self.config.distilled, mine, answers, prepared.known)
         reduced = student.reduce(terms, prepared.known)
-        measured = {self.metric: student.sums(terms, prepared.known)}
+        key = "kl_teacher_pi" if self.config.distilled == ("policy",) else "loss/teacher"
+        measured = {key: student.sums(terms, prepared.known)}
         if self.config.computes_action_values and prepared.values:
             distance = self._mean(["distance"], mine, answers, prepared.known)
             measured["q/teacher_error"] = student.sums(distance, prepared.known)
