@@ -45,7 +45,7 @@ def goals(entries: Entry, weight: tf.Tensor, values: tf.Tensor, discounting: flo
     estimates = GeneralisedAdvantages(lambda_=1.0)(steps, values, tf.zeros_like(values[:-1]))
     return Goals(
         steps.live,
-        tf.nest.map_structure(lambda x: losses.mask(steps.live, x), steps.actions),
+        steps.actions,
         masking.allow_all(~steps.live, entries.mask),
         estimates.value_targets,
     )
