@@ -1,13 +1,14 @@
-"""The rows of a CSV that no trial has: each is a place for one learner, or for `count` actors.
+"""The rows of a CSV as places: each is one for a learner, or for `count` actors.
 
-A trial takes rows and gives them back. Its learners stand on one host if they can, and its actors
-beside them. A host whose number of cores is known has room for trials with so many.
+A trial has the rows that it took, until it has ended; all others are free. Its learners stand on
+one host if they can, and its actors beside them. A host whose number of cores is known has room for
+trials with so many.
 """
 
 import csv
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from launcher.experiments.file import Needs
@@ -27,46 +28,47 @@ class Pool:
         self.host_ids = sorted({host_id_of(row) for row in rows})  # "" is this machine
         single = [dataclasses.replace(r, count=1, learner=ANY_LEARNER) for r in rows]
         counts = [row.count for row in rows]
-        self._free = [r for r, n in zip(single, counts, strict=True) for _ in range(n)]
-        self._taken: list[Worker] = []
-        self._cores: dict[str, int] = {}  # by host id, where their number is known
-        self._used: Counter[str] = Counter()  # cores that trials have, by host id
-        self._lost: set[str] = set()  # ids of hosts that cannot be reached
-
-    def set_cores(self, cores: Mapping[str, int]) -> None:
-        """Set the number of cores of these hosts, by host id."""
-        self._cores |= cores
-
-    def set_lost(self, host_ids: Set[str]) -> None:
-        """Set which hosts cannot be reached: they have no free places."""
-        self._lost = set(host_ids)
+        self._rows = [r for r, n in zip(single, counts, strict=True) for _ in range(n)]
+        self.cores: dict[str, int] = {}  # by host id, where their number is known
+        self.lost: set[str] = set()  # ids of hosts that cannot be reached
 
     def why_too_small(self) -> str:
         """Return what a trial lacks while no other has a place; empty if it lacks nothing."""
         needs = self._needs
-        learners = self._learners(self._free)
+        learners = self._learners(self._rows)
         if len(learners) < needs.learners:
             gpus = f" with {needs.gpus} GPUs" * bool(needs.gpus)
             return (
                 f"a trial needs {needs.learners} rows of learners{gpus}, and the CSV has "
                 f"{len(learners)}"
             )
-        actors = sum(row.job == "actor" for row in self._free)
+        actors = sum(row.job == "actor" for row in self._rows)
         if actors < needs.actors:
             return f"a trial needs {needs.actors} actors, and the CSV has {actors}"
-        most = max(self._cores.get(host_id_of(row), needs.cores) for row in learners)
+        most = max(self.cores.get(host_id_of(row), needs.cores) for row in learners)
         if most < needs.cores:
             return f"a trial needs {needs.cores} cores, and no learner's host has more than {most}"
         return ""
 
-    def take(self) -> list[Worker]:
-        """Take rows for one trial; the result is empty if there is no room."""
-        usable = [row for row in self._free if host_id_of(row) not in self._lost]
+    def take(self, taken: Iterable[Sequence[Worker]]) -> list[Worker]:
+        """Return rows for one trial; none if there is no room beside others, which have `taken`.
+
+        Some of these may be gone from the CSV.
+        """
+        held = [rows for rows in taken if rows]
+        of_others = Counter(_place(row) for rows in held for row in rows)
+        usable = []
+        for row in self._rows:
+            if of_others[place := _place(row)]:
+                of_others[place] -= 1
+            elif host_id_of(row) not in self.lost:
+                usable.append(row)
+        used = Counter(host_id_of(rows[0]) for rows in held)  # by trials, by host id
         learners = [
             row
             for row in self._learners(usable)
-            if (host_id := host_id_of(row)) not in self._cores
-            or self._cores[host_id] - self._used[host_id] >= self._needs.cores
+            if (host_id := host_id_of(row)) not in self.cores
+            or self.cores[host_id] >= self._needs.cores * (used[host_id] + 1)
         ]
         actors = [row for row in usable if row.job == "actor"]
         if len(learners) < self._needs.learners or len(actors) < self._needs.actors:
@@ -81,33 +83,13 @@ class Pool:
             )
 
         learners = sorted(learners, key=room, reverse=True)[: self._needs.learners]
-        used = {host_id_of(row) for row in learners}
+        chosen = {host_id_of(row) for row in learners}
         # Beside the learners first, then where most places are left.
         actors.sort(
-            key=lambda r: (host_id_of(r) in used, of_actors[host_id_of(r)]),
+            key=lambda r: (host_id_of(r) in chosen, of_actors[host_id_of(r)]),
             reverse=True,
         )
-        rows = [*learners, *actors[: self._needs.actors]]
-        self.take_again(rows)
-        return rows
-
-    def take_again(self, rows: Sequence[Worker]) -> None:
-        """Take the rows of a trial that is running already; they may be gone from the CSV."""
-        self._move(rows, self._free, self._taken, self._needs.cores)
-
-    def give_back(self, rows: Sequence[Worker]) -> None:
-        """Take back the rows of a trial that has ended, but those that are gone from the CSV."""
-        self._move(rows, self._taken, self._free, -self._needs.cores)
-
-    def _move(
-        self, rows: Sequence[Worker], source: list[Worker], target: list[Worker], cores: int
-    ) -> None:
-        for row in rows:
-            if same := [each for each in source if _place(each) == _place(row)]:
-                source.remove(same[0])
-                target.append(same[0])
-        if rows:
-            self._used[host_id_of(rows[0])] += cores
+        return [*learners, *actors[: self._needs.actors]]
 
     def _learners(self, rows: Sequence[Worker]) -> list[Worker]:
         """Return the rows of learners that have the GPUs that a trial needs."""

@@ -62,7 +62,7 @@ def run_experiment(request: Request) -> int:
     rows = _read_rows(request, experiment, chosen.together)
     places = Pool(rows, experiment.needs)
     if not chosen.together:  # such trials share the cores that there are
-        places.set_cores({"": len(os.sched_getaffinity(0))})
+        places.cores = {"": len(os.sched_getaffinity(0))}
     if wrong := places.why_too_small():
         raise UserError(f"{experiment.path}: {wrong}")
     _check_together(experiment, chosen.together, places)
@@ -105,7 +105,7 @@ def begin_array(request: Request) -> tuple[Experiment, list[Worker], list[int]]:
             places = Pool(_read_rows(request, experiment, 1), experiment.needs)
             if wrong := places.why_too_small():
                 raise UserError(f"{experiment.path}: {wrong}")
-            rows = places.take()
+            rows = places.take([])
             refuse_passwords(rows, request.launcher)
         if not written.rows or written.rows[-1]["event"] != "begun":
             written.write("begun", experiment=experiment.fixed)
@@ -122,10 +122,10 @@ def begin_array(request: Request) -> tuple[Experiment, list[Worker], list[int]]:
 
 def _check_together(experiment: Experiment, together: int, places: Pool) -> None:
     """Refuse a search whose trials must run together if there is room for fewer."""
-    taken = [places.take() for _ in range(together)]
+    taken: list[list[Worker]] = []
+    for _ in range(together):
+        taken.append(places.take(taken))
     room = min(sum(map(bool, taken)), experiment.at_once or together)
-    for rows in filter(None, taken):
-        places.give_back(rows)
     if room < together:
         raise UserError(
             f"{experiment.path}: {together} trials must run together, and there is room for {room}"
@@ -155,7 +155,7 @@ def _print_plan(
         if trial.state in FINAL:
             say(f"# trial {trial.number}: {describe(trial.values)}: {trial.state}")
             continue
-        trial.rows = places.take() if has_room else []
+        trial.rows = places.take(t.rows for t in trials) if has_room else []
         has_room = bool(trial.rows)
         hosts = ", ".join(dict.fromkeys(row.ip for row in trial.rows))
         where = f"on {hosts}" if hosts else "on the first hosts that are free"
@@ -238,7 +238,6 @@ class Controller:
         self._flags = trial_flags(request)
         self._signals: list[int] = []
         self._away: dict[int, float] = {}  # since when trials' hosts are unreachable, by trial
-        self._lost: set[str] = set()  # ids of hosts
         self._others: dict[str, str] = {}  # other experiments, by ids of hosts that they use
         self._looked_for = 0.0  # time.monotonic() of the last attempt to reach these
         self._looking: threading.Thread | None = None
@@ -284,7 +283,7 @@ class Controller:
             trial = self._next()
             if trial is None:
                 return bool(active)
-            rows = self._pool.take()
+            rows = self._pool.take(trial.rows for trial in self.trials)
             if not rows:
                 return True
             trial.rows = rows
@@ -336,7 +335,6 @@ class Controller:
         trial.rows = [
             dataclasses.replace(row, count=1) for row in trial.rows for _ in range(row.count)
         ]
-        self._pool.take_again(trial.rows)
         if trial.outcome:  # one that was saved and stopped for Ctrl-C goes on
             self._stop(trial, "paused" if trial.outcome == "stopped" else trial.outcome)
 
@@ -434,7 +432,6 @@ class Controller:
         trial.state = event if event in (*FINAL, "stopped") else "queued"
         if event in FINAL and self._search.ended(trial.number, trial.score, event):
             trial.state = "queued"
-        self._pool.give_back(trial.rows)
         trial.rows = ()
         shown = "" if trial.score is None else f", return {trial.score:.2f}"
         why = f": {trial.why}" * (event == "failed")
@@ -443,16 +440,14 @@ class Controller:
     # -- hosts
 
     def _lose_hosts(self, host_ids: Set[str]) -> None:
-        for host_id in sorted(host_ids - self._lost - {""}):
+        for host_id in sorted(host_ids - self._pool.lost - {""}):
             say(f"{host_id} cannot be reached: its trials go back to the queue")
-        self._lost |= host_ids - {""}
-        self._pool.set_lost(self._lost)
+        self._pool.lost |= host_ids - {""}
 
     def _ask_hosts(self, host_ids: Sequence[str]) -> None:
         """Find out which hosts can be reached and how many cores they have."""
-        self._lost = set(host_ids) - self._reach(host_ids)
-        self._pool.set_lost(self._lost)
-        for host_id in sorted(self._lost):
+        self._pool.lost = set(host_ids) - self._reach(host_ids)
+        for host_id in sorted(self._pool.lost):
             say(f"note: {host_id} cannot be reached now: it gets trials once it can be")
         for host_id, other in self._others.items():
             raise UserError(
@@ -466,7 +461,7 @@ class Controller:
         """Return those of these hosts that can be reached; the pool learns their cores."""
         cores = self._read_cores(host_ids)
         if not self._search.together:  # such trials share the cores that there are
-            self._pool.set_cores(cores)
+            self._pool.cores |= cores
         return set(cores)
 
     def _read_cores(self, host_ids: Collection[str]) -> dict[str, int]:
@@ -503,13 +498,12 @@ class Controller:
         """Try, now and then, to reach the hosts that are lost: in a thread, since it may hang."""
         now = time.monotonic()
         is_looking = self._looking is not None and self._looking.is_alive()
-        if not self._lost or is_looking or now - self._looked_for < _RETRY_SECONDS:
+        if not self._pool.lost or is_looking or now - self._looked_for < _RETRY_SECONDS:
             return
         self._looked_for = now
 
         def look() -> None:
-            self._lost -= self._reach(sorted(self._lost))
-            self._pool.set_lost(self._lost)
+            self._pool.lost -= self._reach(sorted(self._pool.lost))
 
         self._looking = threading.Thread(target=look, daemon=True)
         self._looking.start()

@@ -64,24 +64,27 @@ def test_a_host_that_is_reached_later_has_a_limit_of_cores(controller, reached, 
     monkeypatch.setattr(run, "_RETRY_SECONDS", -1.0)
     reached.remove("h2.invalid")
     controller._ask_hosts(sorted(CORES))
-    assert [row.ip for row in controller._pool.take()] == ["h1.invalid"] * 2
-    assert controller._pool.take() == []
+    first = controller._pool.take([])
+    assert [row.ip for row in first] == ["h1.invalid"] * 2
+    assert controller._pool.take([first]) == []
     reached.add("h2.invalid")
     controller._look_for_lost_hosts()
     controller._looking.join(10.0)
-    assert [row.ip for row in controller._pool.take()] == ["h2.invalid"] * 2
-    assert controller._pool.take() == [], "its 4 cores are used"
+    second = controller._pool.take([first])
+    assert [row.ip for row in second] == ["h2.invalid"] * 2
+    assert controller._pool.take([first, second]) == [], "its 4 cores are used"
 
 
 def test_a_trial_is_queued_again_if_the_host_of_its_actor_is_lost(controller, reached):
     controller._ask_hosts(sorted(CORES))
     trial = controller._next()
-    here, there = controller._pool.take(), controller._pool.take()
+    here = controller._pool.take([])
+    there = controller._pool.take([here])
     trial.rows = [here[0], there[1]]
     reached.remove(host_id_of(there[1]))
     controller._note_no_start(trial)
-    assert (trial.outcome, trial.state) == ("lost", "queued")
-    assert controller._pool.take() == []
+    assert (trial.outcome, trial.state, trial.rows) == ("lost", "queued", ())
+    assert controller._pool.take([here]) == []
 
 
 def test_the_hosts_that_are_away_are_lost_and_no_other_of_the_trial(
@@ -89,7 +92,8 @@ def test_the_hosts_that_are_away_are_lost_and_no_other_of_the_trial(
 ):
     controller._ask_hosts(sorted(CORES))
     trial = controller._next()
-    here, there = controller._pool.take(), controller._pool.take()
+    here = controller._pool.take([])
+    there = controller._pool.take([here])
     trial.rows, trial.state = [here[0], there[1]], "running"
     state = State("actor0", "actor", "h2", "away", "", place="h2.invalid")
     monkeypatch.setattr(trial.run, "states", lambda: {"actor0": state})
@@ -102,6 +106,7 @@ def test_the_hosts_that_are_away_are_lost_and_no_other_of_the_trial(
     controller._away[trial.number] -= 100.0  # seconds
     controller._advance(trial)
     assert trial.state == "queued"
-    controller._pool.give_back([here[1], there[0]])
-    assert [row.ip for row in controller._pool.take()] == ["h1.invalid"] * 2
-    assert controller._pool.take() == []
+    assert trial.rows == ()
+    first = controller._pool.take([trial.rows])
+    assert [row.ip for row in first] == ["h1.invalid"] * 2
+    assert controller._pool.take([first]) == []

@@ -25,22 +25,22 @@ def places(rows):
     ]
 
 
-def test_trials_take_rows_and_give_them_back(tmp_path):
+def test_trials_take_the_rows_that_others_do_not_have(tmp_path):
     pool = make(tmp_path, Needs(learners=1, actors=2))
-    first, second = pool.take(), pool.take()
+    first = pool.take([])
+    second = pool.take([first])
     assert places(first) == ["learner h1 0", "actor h1", "actor h1"]
     assert places(second) == ["learner h2", "actor h2", "actor h2"]
-    assert pool.take() == []  # one actor is left
-    pool.give_back(first)
-    pool.set_lost({"h1.invalid"})
-    assert pool.take() == []
-    pool.set_lost(set())
-    assert places(pool.take()) == ["learner h1 1", "actor h1", "actor h1"]
+    assert pool.take([first, second]) == []  # one actor is left
+    pool.lost = {"h1.invalid"}
+    assert pool.take([(), second]) == []
+    pool.lost = set()
+    assert places(pool.take([(), second])) == ["learner h1 0", "actor h1", "actor h1"]
 
 
 def test_learners_and_gpus_stand_on_one_host_if_they_can(tmp_path):
     pool = make(tmp_path, Needs(learners=2, actors=3, gpus=1))
-    assert places(pool.take()) == [
+    assert places(pool.take([])) == [
         "learner h1 0",
         "learner h1 1",
         "actor h1",
@@ -55,28 +55,31 @@ def test_learners_and_gpus_stand_on_one_host_if_they_can(tmp_path):
 
 def test_cores_limit_the_trials_of_a_host(tmp_path):
     pool = make(tmp_path, Needs(actors=0, cores=4))
-    pool.set_cores({"h1.invalid": 7, "bob@h2.invalid": 4})
-    assert places(pool.take()) == ["learner h1 0"]
-    assert places(pool.take()) == ["learner h2"]
-    assert pool.take() == []
-    pool.set_cores({"h1.invalid": 3, "bob@h2.invalid": 2})
+    pool.cores = {"h1.invalid": 7, "bob@h2.invalid": 4}
+    first = pool.take([])
+    assert places(first) == ["learner h1 0"]
+    second = pool.take([first])
+    assert places(second) == ["learner h2"]
+    assert pool.take([first, second]) == []
+    pool.cores = {"h1.invalid": 3, "bob@h2.invalid": 2}
     assert "4 cores, and no learner's host has more than 3" in pool.why_too_small()
     pool = make(tmp_path, Needs(actors=0, cores=4))
-    first = pool.take()
-    pool.set_cores({"h1.invalid": 7})  # as when a host is reached only now
-    assert places(pool.take()) == ["learner h2"]
-    pool.give_back(first)
-    assert places(pool.take()) == ["learner h1 1"]
+    first = pool.take([])
+    pool.cores = {"h1.invalid": 7}  # as when a host is reached only now
+    second = pool.take([first])
+    assert places(second) == ["learner h2"]
+    assert places(pool.take([second])) == ["learner h1 0"]
 
 
 def test_a_host_that_is_gone_from_the_csv_gets_no_more_trials(tmp_path):
     pool = make(tmp_path, Needs(actors=1))
     (tmp_path / "old.csv").write_text(CSV.replace("h1", "gone"))
     rows = workers_csv.read(str(tmp_path / "old.csv"))[0]
-    pool.take_again([rows[0], rows[3]])
-    pool.give_back([rows[0], rows[3]])
-    assert {row.ip for _ in range(3) for row in pool.take()} == {"h1.invalid", "h2.invalid"}
-    assert pool.take() == []
+    taken = [[rows[0], rows[3]]]
+    for _ in range(3):
+        taken.append(pool.take(taken))
+    assert {row.ip for one in taken[1:] for row in one} == {"h1.invalid", "h2.invalid"}
+    assert pool.take(taken) == pool.take(taken[1:]) == []
 
 
 def test_ports_of_one_address_are_hosts_of_their_own_and_passwords_may_change(tmp_path):
@@ -88,27 +91,26 @@ def test_ports_of_one_address_are_hosts_of_their_own_and_passwords_may_change(tm
     path.write_text(path.read_text().replace("old", "new"))
     pool = Pool(workers_csv.read(str(path))[0], Needs(actors=1))
     assert pool.host_ids == ["h.invalid:2201", "h.invalid:2202"]
-    pool.set_lost({"h.invalid:2201"})
-    assert [row.ssh_port for row in pool.take()] == [2202, 2202]
-    pool.set_lost(set())
-    pool.take_again(read[:2])
-    assert pool.take() == []
-    pool.give_back(read[:2])
-    assert [row.ssh_password for row in pool.take()] == ["new", "new"]
+    pool.lost = {"h.invalid:2201"}
+    rows = pool.take([])
+    assert [row.ssh_port for row in rows] == [2202, 2202]
+    pool.lost = set()
+    assert pool.take([read[:2], rows]) == []
+    assert [row.ssh_password for row in pool.take([rows])] == ["new", "new"]
 
 
 def test_the_csv_of_a_trial_has_the_rows_it_took(tmp_path):
     pool = make(tmp_path, Needs(actors=2))
-    pool.take()
-    rows = pool.take()
+    first = pool.take([])
+    rows = pool.take([first])
     path = tmp_path / "trial.csv"
     write_csv(path, rows)
     assert path.stat().st_mode & 0o777 == 0o600
     read, _ = workers_csv.read(str(path))
     assert places(read) == places(rows)
     assert {row.ssh_username for row in read} == {"bob"}
-    pool.give_back(rows)
-    pool.take_again(read)  # as after a restart of the experiment's process
-    assert pool.take() == []
+    assert pool.take([first, read]) == []  # as after a restart of the experiment's process
     here = Pool(rows_here(Needs(actors=1), 2), Needs(actors=1))
-    assert (len(here.take()), len(here.take()), here.take()) == (2, 2, [])
+    first = here.take([])
+    second = here.take([first])
+    assert (len(first), len(second), here.take([first, second])) == (2, 2, [])
