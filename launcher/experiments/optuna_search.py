@@ -115,10 +115,7 @@ class TPE(Search):
             )
         is_new = number >= len(self._study.get_trials(deepcopy=False))
         trial = self._study.ask() if is_new else self._trial(number)
-        self.asked[number] = {
-            name: _suggest(trial, name, axis) for name, axis in self.experiment.axes.items()
-        }
-        return self.asked[number]
+        return {name: _suggest(trial, name, axis) for name, axis in self.experiment.axes.items()}
 
     def tell(self, number: int, frames: float, score: float) -> str:
         """Report the return for each of the `reports` parts of its frames that a trial has made."""

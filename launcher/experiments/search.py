@@ -93,8 +93,7 @@ class RandomSearch(Search):
 
     def ask(self, number: int) -> Values | None:
         """Return random values."""
-        self.asked[number] = self.experiment.draw(number)
-        return self.asked[number]
+        return self.experiment.draw(number)
 
 
 SEARCHES.register("tpe", "launcher.experiments.optuna_search:TPE")
