@@ -51,12 +51,10 @@ class RunEvents:
         self._seen: deque[Event] = deque(maxlen=_MOST_EVENTS)  # in states, and once in logs
         self._placed: dict[Event, Event] = {}  # those of them whose training time is known
         self._states: dict[str, str] = {}
-        self._failures: dict[str, float] = {}  # by process: when it failed last
         self._is_first = True
 
     def update(self, known: Status) -> None:
         """Look at the present states; the first time also at the ends of logs."""
-        failures = {p["name"]: p["failure"]["time"] for p in known["processes"] if p["failure"]}
         if self._is_first:
             # Of a run whose processes are not known (any more), these are the logs in its folder.
             for name, log in find_logs(self._found, known).items():
@@ -64,7 +62,7 @@ class RunEvents:
                 self._seen.extend(self._read_log(name, log, every_line=is_controllers))
         for process in known["processes"]:
             name, failure = process["name"], process["failure"]
-            if failure and failures[name] != self._failures.get(name):
+            if failure:
                 text = f"{name} on {process['host']} failed: {failure['why']}; {failure['next']}"
                 event = Event(failure["time"], "failure", text)
                 if not any(_is_same(event, other) for other in self._seen):
@@ -77,7 +75,7 @@ class RunEvents:
                 if not any(e.text == text and e.time > time.time() - 60 for e in recent):
                     self._seen.append(Event(time.time(), "cut", text))
             self._states[name] = process["state"]
-        self._failures, self._is_first = failures, False
+        self._is_first = False
 
     def _read_log(self, name: str, path: Path, every_line: bool = False) -> Iterable[Event]:
         """Yield events for the supervisor's lines at a log's end, which have a time of the day."""
