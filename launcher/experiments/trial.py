@@ -19,7 +19,7 @@ from typing import Any
 
 from impala_mm.config import setting_files
 from impala_mm.config.settings import Config
-from impala_mm.records.run_contents import drop_replaced, is_number, read_json_lines
+from impala_mm.records.run_contents import drop_replaced, is_number, read_records
 from launcher.experiments.file import Experiment, Values
 from launcher.experiments.pool import write_csv
 from launcher.follow import status
@@ -166,8 +166,7 @@ class Trial:
 
     def take_last_row(self) -> None:
         """Take the figures of the last row that its run has written."""
-        path = self.folder / "metrics.jsonl"
-        for row in drop_replaced(read_json_lines(path)) if path.exists() else []:
+        for row in drop_replaced(read_records(self.folder / "metrics.jsonl")):
             self.take(row)
         self.rate = None
 

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import real_run
 from progress import print_progress
 
+from impala_mm.records.run_contents import read_records
 from impala_mm.runtime import machine, provenance
 
 _START_SECONDS = 25.0  # that a run takes to start and to stop, about
@@ -92,7 +93,7 @@ def _clock(process: subprocess.Popen, rows: Path, until: float, limit: float) ->
         if time.monotonic() > ends or process.poll() is not None:
             return {"not reached": "", **newest}
         time.sleep(1)
-        for row in real_run.read_rows(rows)[-10:]:
+        for row in read_records(rows)[-10:]:
             if "episode_return" in row:
                 newest = {"return": row["episode_return"], "seconds": row["seconds"]}
     return {"reached": "", **newest}

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import thread_cpu
 
-from impala_mm.records.run_contents import read_json_lines
+from impala_mm.records.run_contents import read_records
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Flags of a run that `start_run` or its caller sets, so that no user gives them.
@@ -103,7 +103,7 @@ def measure_window(
     begin = _Snapshot(process, rows, begin.row["seconds"], _START_TIMEOUT)
     end = _Snapshot(process, rows, begin.row["seconds"] + seconds - 1.0, seconds + 60)
     elapsed = end.time - begin.time
-    within = [row for row in read_rows(rows) if begin.row["seconds"] < row["seconds"]]
+    within = [row for row in read_records(rows) if begin.row["seconds"] < row["seconds"]]
     steps = _steps_per_second([begin.row, *within])
     by_stage, unknown = thread_cpu.cpu_seconds_by_stage(begin.processes, end.processes, place)
     cores = sum(by_stage.values()) / elapsed
@@ -174,7 +174,7 @@ class _Snapshot:
                 raise RunFailed(f"the run did not reach {after_seconds:.0f} s of training in time")
             new = [
                 row
-                for row in read_rows(rows)[-1:]
+                for row in read_records(rows)[-1:]
                 if row["seconds"] > after_seconds and row["updates"]
             ]
             if new:
@@ -184,11 +184,6 @@ class _Snapshot:
         self.time = time.monotonic()
         self.processes = thread_cpu.snapshot(process.pid)
         self.machine_seconds = thread_cpu.machine_cpu_seconds()
-
-
-def read_rows(rows: Path) -> list[dict]:
-    """Read the rows of all complete lines; an empty list if the file does not exist."""
-    return read_json_lines(rows) if rows.exists() else []
 
 
 def _stop(process: subprocess.Popen) -> None:

@@ -40,10 +40,11 @@ lifecycle.import_tensorflow()
 import components  # noqa: E402
 import simulated_algorithm  # noqa: E402
 import tensorflow as tf  # noqa: E402
-from real_run import ROOT, read_rows  # noqa: E402
+from real_run import ROOT  # noqa: E402
 
 from impala_mm.config.settings import Config  # noqa: E402
 from impala_mm.distributed import group  # noqa: E402
+from impala_mm.records.run_contents import read_records  # noqa: E402
 from launcher.supervise import mpirun  # noqa: E402
 
 RECORD = Path(__file__).with_suffix(".json")
@@ -73,7 +74,7 @@ def run_learners(learners: int, *flags: str, **env: str) -> list[dict]:
                 f"error: {' '.join(command)} exited with code {finished.returncode}:\n"
                 f"{finished.stdout[-3000:]}"
             )
-        return read_rows(Path(logdir) / "metrics.jsonl")
+        return read_records(Path(logdir) / "metrics.jsonl")
 
 
 def second_half_rate(rows: list[dict], key: str) -> tuple[float, int, int]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from impala_mm.config import command_line, flags
 from impala_mm.config.settings import Config
-from impala_mm.records.run_contents import drop_replaced, read_json_lines
+from impala_mm.records.run_contents import drop_replaced, read_json_lines, read_records
 from impala_mm.runtime import machine, provenance
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -401,8 +401,7 @@ def _describe_starts(starts: list[dict], rows: list[dict[str, Any]]) -> list[dic
 
 def _read_test(logdir: Path) -> dict[str, float]:
     """Return the result of the run's last test with the most likely actions, if it has one."""
-    path = logdir / "evaluations.jsonl"
-    tests = [t for t in read_json_lines(path) if t["deterministic"]] if path.exists() else []
+    tests = [t for t in read_records(logdir / "evaluations.jsonl") if t["deterministic"]]
     if not tests:
         return {}
     return {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from impala_mm.config import flags
-from impala_mm.records.run_contents import read_json_lines
+from impala_mm.records.run_contents import read_records
 from sandbox.results.documented import (
     DOCUMENTED_RUNS,
     describe_machine,
@@ -119,8 +119,8 @@ def verify(name: str, seed: int, of: Path | None, until: float | None, more: Seq
         flags.refuse(f"no recorded curve of {name} reaches this return; `record` records curves")
     alone = all(one.get("alone", True) for one in recorded)
     machine = describe_machine()
-    if of and (starts := of / "starts.jsonl").exists():
-        machine = read_json_lines(starts)[-1]["machine"]
+    if of and (starts := read_records(of / "starts.jsonl")):
+        machine = starts[-1]["machine"]
     compare_seconds = alone and any(one["machine"].startswith(machine) for one in recorded)
     stops = []
     if until is not None:
