@@ -77,7 +77,7 @@ class WireCosts(NamedTuple):
 
 
 class ComponentCosts(NamedTuple):
-    """All measured costs; `to_json` and `from_json` convert them."""
+    """All measured costs."""
 
     environment: float  # core-seconds per step, the smallest found
     inference: float
@@ -102,14 +102,6 @@ def to_json(found: ComponentCosts) -> dict[str, Any]:
     """Return the costs as a dictionary for JSON, with a name for every figure."""
     wire = found.wire._asdict() if found.wire else None
     return found._asdict() | {"wire": wire, "measured": [m._asdict() for m in found.measured]}
-
-
-def from_json(record: dict[str, Any]) -> ComponentCosts:
-    """Return the costs from a record that `to_json` made, on any machine."""
-    wire = WireCosts(**record["wire"]) if record["wire"] else None
-    return ComponentCosts(
-        **record | {"wire": wire, "measured": [Measurement(**m) for m in record["measured"]]}
-    )
 
 
 class ComponentBenchmark:

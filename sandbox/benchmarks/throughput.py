@@ -34,7 +34,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ import real_run
 import throughput_tables
 from components import ComponentCosts, measure_wire
 from progress import RunProgress, StatusLine
-from throughput_tables import GridPoint, SweepResults, median_run
+from throughput_tables import GridPoint, Runs, SweepResults, median_run
 
 from impala_mm.config import command_line, flags, replay_mix
 from impala_mm.config.flags import flag
@@ -106,11 +106,6 @@ class SweepFlags:
     # fmt: on
 
 
-def best_point(results: dict[GridPoint, list[real_run.RunMeasurement]]) -> GridPoint:
-    """Return the point with the most steps per second."""
-    return max(results, key=lambda point: median_run(results[point]).steps)
-
-
 def replay_mix_of(replay: str) -> str:
     """Return the --replay that KIND:N stands for; raise ValueError for anything else."""
     kind, _, number = replay.partition(":")
@@ -153,32 +148,20 @@ def _split(text: str) -> list[str]:
     return [word.strip() for word in text.split(",")]
 
 
-def interleave(points: Sequence[GridPoint], repeats: int) -> Iterable[GridPoint]:
-    """Repeat the points in turn, so that changes of the machine affect all of them."""
-    for _ in range(repeats):
-        yield from points
-
-
 def sweep_until_steady(
-    sweep: Callable[[], Any], measure: Callable[[], ComponentCosts], before: ComponentCosts
-) -> tuple[Any, ComponentCosts, ComponentCosts, int]:
-    """Repeat the sweep until the components hardly change between both measurements.
-
-    Return the results of the last sweep, its components before and after, and the number of sweeps.
-    """
-    for count in range(1, _MAX_REPEATED_SWEEPS + 2):
-        results = sweep()
-        after = measure()
-        steadiness = SweepResults({}, before, after, count, {})
-        print(throughput_tables.format_component_change(steadiness), flush=True)
-        if (
-            max(map(abs, steadiness.component_change.values())) <= _MAX_COMPONENT_CHANGE
-            or count > _MAX_REPEATED_SWEEPS
-        ):
-            break
+    sweep: Callable[[], Runs], measure: Callable[[], ComponentCosts], before: ComponentCosts
+) -> SweepResults:
+    """Repeat the sweep until the components hardly change, and return the results of the last."""
+    count = 1
+    while True:
+        runs, after = sweep(), measure()
+        results = SweepResults(runs, before, after, count, {})
+        print(throughput_tables.format_component_change(results), flush=True)
+        changes = map(abs, results.component_change.values())
+        if max(changes) <= _MAX_COMPONENT_CHANGE or count > _MAX_REPEATED_SWEEPS:
+            return results
         print("a component changed by more than a tenth: repeating the sweep", flush=True)
-        before = after
-    return results, steadiness.before, after, count
+        before, count = after, count + 1
 
 
 class ThroughputBenchmark:
@@ -209,22 +192,19 @@ class ThroughputBenchmark:
             before = measure()
             print(components.format_table(before), flush=True)
             self.results = SweepResults({}, before, None, 1, {})
-            runs, before, after, count = sweep_until_steady(
-                lambda: self._run_all(points), measure, before
-            )
-        self.results = SweepResults(runs, before, after, count, {})
+            self.results = sweep_until_steady(lambda: self._run_all(points), measure, before)
         for peer in peers:
             self._measure_peer(peer)
 
-    def _run_all(self, points: list[GridPoint]) -> dict[GridPoint, list[real_run.RunMeasurement]]:
-        results: dict[GridPoint, list[real_run.RunMeasurement]] = {}
+    def _run_all(self, points: list[GridPoint]) -> Runs:
+        results: Runs = {}
         assert self.results
         if not self.results.runs:  # Ctrl-C prints what there is of the first sweep
             self.results = self.results._replace(runs=results)
         progress = RunProgress(
             len(points) * self._sweep.repeats, self._sweep.seconds + _RUN_OVERHEAD_SECONDS
         )
-        for point in interleave(points, self._sweep.repeats):
+        for point in points * self._sweep.repeats:  # in turn: the machine's changes affect all
             run = self._run(point)
             results.setdefault(point, []).append(run)
             progress(f"{throughput_tables.format_point(point)}: {run.steps:,.0f} steps/s")
@@ -239,7 +219,8 @@ class ThroughputBenchmark:
     def _measure_peer(self, peer: peer_programs.PeerProgram) -> None:
         assert self.results
         pairs = self.results.peer_runs.setdefault(peer.name, [])
-        point, sweep = best_point(self.results.runs), self._sweep
+        runs, sweep = self.results.runs, self._sweep
+        point = max(runs, key=lambda each: median_run(runs[each]).steps)  # the fastest
         progress = RunProgress(
             2 * sweep.repeats, sweep.seconds + sweep.peer_warm / 2 + _RUN_OVERHEAD_SECONDS
         )

@@ -22,10 +22,13 @@ class GridPoint(NamedTuple):
     replay: str = ""  # KIND:N, N replayed unrolls for each new one; empty: no replay
 
 
+Runs = dict[GridPoint, list[real_run.RunMeasurement]]  # the runs of each point
+
+
 class SweepResults(NamedTuple):
     """All that one call of `throughput.py` measured; its `save_results` writes it."""
 
-    runs: dict[GridPoint, list[real_run.RunMeasurement]]
+    runs: Runs
     before: ComponentCosts
     after: ComponentCosts | None  # None if the sweep was interrupted
     sweeps: int  # number of sweeps that were made
