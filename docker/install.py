@@ -27,7 +27,7 @@ from package_sets import (
     HAVE_HOROVOD,
     ROOT,
     bring_packages,
-    describe_missing,
+    check_wheelhouse,
     platform_tag,
     with_package_index,
 )
@@ -101,12 +101,6 @@ def check_disk(folder: Path, device: str) -> None:
             f"too little disk: {folder} has {free:.1f} GB free and set-up needs "
             f"{GIGABYTES[device]} GB: free some, or clone the project onto a larger disk"
         )
-
-
-def check_wheelhouse(folder: Path, role: str, device: str) -> None:
-    """Raise Problem if the wheelhouse lacks packages."""
-    if why := describe_missing(folder, role, device, platform_tag()):
-        raise Problem(why)
 
 
 def install_system_packages(role: str, fetch: bool = True) -> None:
@@ -357,7 +351,7 @@ def set_up(venv: Path, stamp: Path, options: dict[str, str], wheelhouse: Path | 
     (ROOT / ".setup.log").unlink(missing_ok=True)
     check_disk(ROOT, device)
     if wheelhouse:
-        check_wheelhouse(wheelhouse, role, device)
+        check_wheelhouse(wheelhouse, role, device, platform_tag())
     else:
         say(duration(role, device))
     install_system_packages(role, fetch=not wheelhouse)

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from steps import Problem
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # The optional sets of pyproject.toml that each kind of machine gets, after `cpu` or `gpu`.
@@ -46,8 +48,8 @@ def platform_tag() -> str:
     return f"cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}"
 
 
-def describe_missing(folder: Path, role: str, device: str, tags: str) -> str:
-    """Return a sentence about what a wheelhouse lacks for a role; "" if nothing is missing.
+def check_wheelhouse(folder: Path, role: str, device: str, tags: str) -> None:
+    """Raise Problem if a wheelhouse lacks packages for a role.
 
     `tags` is a pattern of platform tags.
     """
@@ -56,18 +58,17 @@ def describe_missing(folder: Path, role: str, device: str, tags: str) -> str:
         others = ", ".join(sorted(path.stem for path in folder.glob("*-*-*-*.txt"))) or "nothing"
         which = f"{role}-{device}-{tags}".removesuffix("-*")
         fill = _filling(folder, role, device)
-        return f"the wheelhouse {folder} has {others}, and not {which}: `{fill}` fills it"
+        raise Problem(f"the wheelhouse {folder} has {others}, and not {which}: `{fill}` fills it")
     there = {_package_and_version(path.name) for path in folder.iterdir()}
     needed = re.findall(r"^([\w.-]+)==([^\s;\\]+)", lists[-1].read_text(), re.MULTILINE)
     missing = [
         f"{name} {version}" for name, version in needed if (_normalize(name), version) not in there
     ]
-    if not missing:
-        return ""
-    more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
-    names = ", ".join(missing[:_MAX_NAMED])
-    add = _filling(folder, role, device)
-    return f"the wheelhouse {folder} lacks {names}{more}: `{add}` adds them"
+    if missing:
+        more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
+        names = ", ".join(missing[:_MAX_NAMED])
+        add = _filling(folder, role, device)
+        raise Problem(f"the wheelhouse {folder} lacks {names}{more}: `{add}` adds them")
 
 
 def bring_packages(role: str, device: str) -> str:

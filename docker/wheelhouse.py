@@ -29,7 +29,7 @@ from package_sets import (
     EXTRAS,
     HAVE_HOROVOD,
     ROOT,
-    describe_missing,
+    check_wheelhouse,
     platform_tag,
     with_package_index,
 )
@@ -57,8 +57,7 @@ def fill(folder: Path, role: str, device: str) -> None:
     if role in HAVE_HOROVOD:
         horovod_wheel.fetch_sdist(horovod_wheel.cache_folder(), log)
         _add_horovod(folder)
-    if why := describe_missing(folder, role, device, platform_tag()):
-        raise Problem(why)
+    check_wheelhouse(folder, role, device, platform_tag())
     log.unlink()
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     say(f"{folder} has all packages for {needed.stem} ({size / 1e6:.0f} MB)")
@@ -109,10 +108,10 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--check", action="store_true", help="only print what is missing")
     args = parser.parse_args(argv)
-    if not args.check:
+    if args.check:
+        check_wheelhouse(args.folder, args.role, args.device, "*")
+    else:
         fill(args.folder.absolute(), args.role, args.device)
-    elif why := describe_missing(args.folder, args.role, args.device, "*"):
-        raise Problem(why)
 
 
 if __name__ == "__main__":

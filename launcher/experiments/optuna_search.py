@@ -43,8 +43,8 @@ class TPE(Search):
     }
     CHOOSES_AHEAD: ClassVar[bool] = False
 
-    def __init__(self, experiment: Experiment, folder: Path, asked: Mapping[int, Values]):
-        super().__init__(experiment, folder, asked)
+    def __init__(self, experiment: Experiment, asked: Mapping[int, Values]):
+        super().__init__(experiment, asked)
         options, path = experiment.options, experiment.path
         if options["pruner"] not in _PRUNERS:
             raise UserError(
@@ -84,8 +84,8 @@ class TPE(Search):
 
     def _open(self) -> "optuna.Study":
         optuna, options = self._optuna, self.experiment.options
-        path = (self.folder / STUDY).resolve()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        path = (self.experiment.folder / STUDY).resolve()
+        self.experiment.folder.mkdir(parents=True, exist_ok=True)
         _repair(path)
         first = max(1, int((options["warmup"] + 1) * self._every))  # frames
         pruners = {
@@ -94,7 +94,7 @@ class TPE(Search):
             "none": optuna.pruners.NopPruner,
         }
         return optuna.create_study(
-            study_name=self.folder.resolve().name,
+            study_name=self.experiment.folder.resolve().name,
             direction="maximize",
             storage=optuna.storages.JournalStorage(
                 optuna.storages.journal.JournalFileBackend(str(path))

@@ -59,20 +59,21 @@ class Population(Search):
         "resample": 0.25,
     }
 
-    def __init__(self, experiment: Experiment, folder: Path, asked: Mapping[int, Values]):
-        super().__init__(experiment, folder, asked)
+    def __init__(self, experiment: Experiment, asked: Mapping[int, Values]):
+        super().__init__(experiment, asked)
         config, options = experiment.check({}), experiment.options
         _refuse_wrong(experiment, config)
         self.together = experiment.trials
         self._total = float(config.total_environment_frames)
         self._every = options["exchange_frames"] or self._total / 10
-        self._over = {r["trial"] for r in Journal(folder).rows if r["event"] in FINAL}
+        self._over = {r["trial"] for r in Journal(experiment.folder).rows if r["event"] in FINAL}
         self._scores: dict[int, float] = {}  # of the next comparison
         self._latest: dict[int, float] = {}
         self._live: dict[int, float] = {}  # since when (time.monotonic()) restarted members train
         self._round, self._takes = 0, dict[int, int]()  # the last comparison, and who takes of whom
         self._last: dict[int, dict[str, Any]] = {}  # the last row about each member
-        for row in read_records(folder / POPULATION):
+        self._path = experiment.folder / POPULATION
+        for row in read_records(self._path):
             self._remember(row)
 
     def _remember(self, row: dict[str, Any]) -> None:
@@ -88,7 +89,7 @@ class Population(Search):
 
     def _write(self, event: str, row: dict[str, Any]) -> None:
         row = {"event": event, "time": 0.0, **row} | {"event": event, "time": round(time.time(), 1)}
-        with (self.folder / POPULATION).open("a", encoding="utf-8") as file:
+        with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         self._remember(row)
 

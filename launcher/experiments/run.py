@@ -84,7 +84,7 @@ def _read_journal(experiment: Experiment) -> tuple[Journal, Search]:
     """Return the journal and the search, which knows the trials so far."""
     written = Journal(experiment.folder)
     written.refuse_changes(experiment)
-    return written, SEARCHES[experiment.kind](experiment, experiment.folder, written.asked)
+    return written, SEARCHES[experiment.kind](experiment, written.asked)
 
 
 def begin_array(request: Request) -> tuple[Experiment, list[Worker], list[int]]:

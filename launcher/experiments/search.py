@@ -7,7 +7,6 @@ class Mine(Search):
 
 import itertools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 from impala_mm.config.registry import Registry
@@ -27,9 +26,9 @@ class Search:
     CHOOSES_AHEAD: ClassVar[bool] = True  # whether values follow from no returns
     together = 0  # the number of trials that must run at the same time
 
-    def __init__(self, experiment: Experiment, folder: Path, asked: Mapping[int, Values]):
-        """Choose for an experiment; `folder`: the experiment's, for files of its own."""
-        self.experiment, self.folder, self.asked = experiment, folder, dict(asked)
+    def __init__(self, experiment: Experiment, asked: Mapping[int, Values]):
+        """Choose for an experiment, whose folder may get files of the search's own."""
+        self.experiment, self.asked = experiment, dict(asked)
 
     def ask(self, number: int) -> Values | None:
         """Return the values of a new trial; None if there is none to start now."""
@@ -64,8 +63,8 @@ SEARCHES: Registry[type[Search]] = Registry("kind of search")
 class Grid(Search):
     """Every combination of the axes' values; the last axis varies first."""
 
-    def __init__(self, experiment: Experiment, folder: Path, asked: Mapping[int, Values]):
-        super().__init__(experiment, folder, asked)
+    def __init__(self, experiment: Experiment, asked: Mapping[int, Values]):
+        super().__init__(experiment, asked)
         axes = experiment.axes
         if wrong := [name for name, axis in axes.items() if axis.kind != "choices"]:
             raise UserError(
@@ -86,8 +85,8 @@ class Grid(Search):
 class RandomSearch(Search):
     """Random values: for each trial those that follow from the search's seed and its number."""
 
-    def __init__(self, experiment: Experiment, folder: Path, asked: Mapping[int, Values]):
-        super().__init__(experiment, folder, asked)
+    def __init__(self, experiment: Experiment, asked: Mapping[int, Values]):
+        super().__init__(experiment, asked)
         if not experiment.trials:
             raise UserError(f"{experiment.path}: [search]: random needs trials = N")
 

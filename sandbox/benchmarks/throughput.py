@@ -36,7 +36,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import components
 import peer_programs

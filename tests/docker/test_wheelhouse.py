@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import horovod_wheel
-import install
 import package_sets
 import pytest
 import wheelhouse
@@ -37,13 +36,14 @@ def folder(tmp_path):
 
 
 def test_what_a_wheelhouse_lacks_is_named(folder):
-    install.check_wheelhouse(folder, "actor", "cpu")
+    here = package_sets.platform_tag()
+    package_sets.check_wheelhouse(folder, "actor", "cpu", here)
     (folder / "gym-0.26.2.tar.gz").unlink()
     (folder / "absl_py-2.5.1-py3-none-any.whl").rename(folder / "absl_py-2.5.0-py3-none-any.whl")
     with pytest.raises(Problem, match=r"wheels lacks absl-py 2\.5\.1, gym 0\.26\.2: `make"):
-        install.check_wheelhouse(folder, "actor", "cpu")
+        package_sets.check_wheelhouse(folder, "actor", "cpu", here)
     with pytest.raises(Problem) as refused:
-        install.check_wheelhouse(folder, "learner", "gpu")
+        package_sets.check_wheelhouse(folder, "learner", "gpu", here)
     assert "`make wheelhouse ROLE=learner WHEELS=gpu` fills it" in str(refused.value)
 
 

@@ -19,7 +19,7 @@ def make(folder, axes=AXES, **base):
 
 def test_the_same_command_finds_every_trial_as_it_was(tmp_path):
     experiment = make(tmp_path, batch_size=4)
-    journal, search = Journal(tmp_path), Grid(experiment, tmp_path, {})
+    journal, search = Journal(tmp_path), Grid(experiment, {})
     journal.write("begun", experiment=experiment.fixed)
     trials = [Trial(experiment, n, search.ask(n)) for n in range(4)]
     for trial in trials:
@@ -34,10 +34,10 @@ def test_the_same_command_finds_every_trial_as_it_was(tmp_path):
     assert [t.state for t in found] == ["ended", "queued", "queued", "starting"]
     assert [t.values for t in found] == [t.values for t in trials]
     assert (found[0].score, found[3].frontend) == (7.0, (1, 2))
-    assert Grid(experiment, tmp_path, again.asked).ask(4) is None
+    assert Grid(experiment, again.asked).ask(4) is None
     more = make(tmp_path, {**AXES, "seed": Axis("choices", [1, 2, 3])}, batch_size=4)
     again.refuse_changes(more)
-    search = Grid(more, tmp_path, again.asked)
+    search = Grid(more, again.asked)
     assert [search.ask(n) for n in (4, 5)] == [
         {"seed": 3, "learning_rate": rate} for rate in (0.1, 0.2)
     ]

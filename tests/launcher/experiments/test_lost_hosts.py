@@ -56,7 +56,7 @@ def controller(tmp_path):
     experiment.folder.mkdir()
     rows = workers_csv.read(f"{tmp_path}/all.csv")[0]
     places, written = Pool(rows, experiment.needs), Journal(experiment.folder)
-    chosen = SEARCHES["grid"](experiment, experiment.folder, written.asked)
+    chosen = SEARCHES["grid"](experiment, written.asked)
     return run.Controller(request, experiment, rows, places, chosen, written)
 
 

@@ -34,12 +34,12 @@ def _experiment(folder: Path, **options) -> Experiment:
 def test_without_optuna_it_is_said_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UserError, match=r"pip install 'impala_mm\[optuna\]'"):
-        TPE(_experiment(tmp_path), tmp_path, {})
+        TPE(_experiment(tmp_path), {})
 
 
 def test_a_pruner_that_never_comes_to_prune_is_refused(tmp_path):
     with pytest.raises(UserError, match="warmup = 10: it must be below reports, which are 10"):
-        TPE(_experiment(tmp_path, warmup=10), tmp_path, {})
+        TPE(_experiment(tmp_path, warmup=10), {})
 
 
 def test_without_a_number_of_frames_it_is_refused(tmp_path):
@@ -47,19 +47,19 @@ def test_without_a_number_of_frames_it_is_refused(tmp_path):
         base = {"total_environment_frames": frames}
         experiment = dataclasses.replace(_experiment(tmp_path), base=base)
         with pytest.raises(UserError, match="give it, such as total_environment_frames = 1e6"):
-            TPE(experiment, tmp_path, {})
+            TPE(experiment, {})
 
 
 def test_a_trial_of_a_killed_process_keeps_its_values(tmp_path):
     optuna = pytest.importorskip("optuna")
-    first = TPE(_experiment(tmp_path), tmp_path, {})
+    first = TPE(_experiment(tmp_path), {})
     asked = [first.ask(number) for number in range(3)]
     first.tell(0, 500.0, 3.0)
     journal = tmp_path / STUDY
     with journal.open("ab") as file:
         file.write(b'{"op_code":4,"wor')  # killed while it wrote the next one
     os.symlink(journal, f"{journal}.lock")
-    again = TPE(_experiment(tmp_path), tmp_path, {0: asked[0], 1: asked[1]})
+    again = TPE(_experiment(tmp_path), {0: asked[0], 1: asked[1]})
     began = time.monotonic()
     assert [again.ask(number) for number in range(3)] == asked
     assert time.monotonic() - began < 10  # the lock of the killed process is not waited for
@@ -81,7 +81,7 @@ def test_a_trial_of_a_killed_process_keeps_its_values(tmp_path):
 @pytest.mark.parametrize("pruner", ["median", "halving", "none"])
 def test_trials_that_fall_behind_are_pruned_at_equal_frames(tmp_path, pruner):
     pytest.importorskip("optuna")
-    search = TPE(_experiment(tmp_path, pruner=pruner, startup=4), tmp_path, {})
+    search = TPE(_experiment(tmp_path, pruner=pruner, startup=4), {})
     for number in range(5):
         search.ask(number)
     for number in range(4):  # each is as good as its frames; the pruner waits for four to end
@@ -92,7 +92,7 @@ def test_trials_that_fall_behind_are_pruned_at_equal_frames(tmp_path, pruner):
     # Better than the others were at its own frames, though worse than they are now.
     assert search.tell(4, 300.0, 350.0) == CONTINUE
     assert search.tell(4, 600.0, 20.0) == (CONTINUE if pruner == "none" else PRUNE)
-    again = TPE(_experiment(tmp_path, pruner=pruner, startup=4), tmp_path, {})
+    again = TPE(_experiment(tmp_path, pruner=pruner, startup=4), {})
     assert again.tell(4, 620.0, 20.0) == (CONTINUE if pruner == "none" else PRUNE)
     again.ended(4, 20.0, "pruned")
 
@@ -112,7 +112,7 @@ def test_it_finds_good_values_sooner_than_random_draws(tmp_path):
 
     experiment = _experiment(tmp_path)
     drawn = [score(experiment.draw(number)) for number in range(30)]
-    assert best(TPE(experiment, tmp_path, {})) > sum(sorted(drawn)[-10:])
+    assert best(TPE(experiment, {})) > sum(sorted(drawn)[-10:])
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ from pathlib import Path
 from test_optuna_search import TPE, _experiment
 log = Path({str(log)!r})
 rows = [json.loads(x) for x in log.read_text().splitlines()] if log.exists() else []
-search = TPE(_experiment(Path({str(tmp_path)!r})), Path({str(tmp_path)!r}), dict(rows))
+search = TPE(_experiment(Path({str(tmp_path)!r})), dict(rows))
 print("ready", flush=True)
 for number in range(len(rows), 30):
     values = search.ask(number)

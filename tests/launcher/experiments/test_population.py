@@ -39,7 +39,7 @@ class Members:
 
     def begin(self) -> None:
         """Begin the search anew, as the same command does."""
-        self.search = Population(self.experiment, self.folder, self.values)
+        self.search = Population(self.experiment, self.values)
 
     def run_folder(self, member: int) -> Path:
         return self.folder / "trials" / f"{member:03d}"
@@ -294,7 +294,7 @@ def test_the_live_learning_rate_is_compared_with_its_schedule():
 )
 def test_what_no_population_can_have_is_refused(tmp_path, change, words):
     with pytest.raises(UserError, match=words):
-        Population(_experiment(tmp_path, **change), tmp_path, {})
+        Population(_experiment(tmp_path, **change), {})
 
 
 def test_answers_continue_where_nothing_is_to_do(members):
