@@ -30,11 +30,12 @@ import itertools
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from progress import ShowProgress, StatusLine, TimeEstimate
+from progress import ShowProgress, StatusLine, time_left
 from worker_client import WorkerProcess, measure_both_ends, measure_concurrently, request_all
 
 from impala_mm.config import command_line, flags
@@ -123,6 +124,9 @@ class ComponentBenchmark:
         # Earlier results: core-seconds per step by (part, threads) and batch.
         self._costs_before: dict[tuple[str, int], dict[int, float]] = {}
         self._precision: dict[str, str] = {}  # the precision in which each part computes
+        # Guesses at the seconds of points that are not measured yet, and of all that is done.
+        self._left: dict[tuple[str, int, int], float] = {}
+        self._done, self._began = 0.0, 0.0
 
     def __enter__(self) -> "ComponentBenchmark":
         return self
@@ -134,19 +138,19 @@ class ComponentBenchmark:
     def measure(self, wire: WireCosts | None = None) -> ComponentCosts:
         """Measure each part at growing batches; after the first time, only around the best."""
         combinations = list(itertools.product(PARTS, self._processes))
-        expected = {
+        self._done, self._began = 0.0, time.monotonic()
+        self._left = {
             (*k, batch): self._estimate_seconds(*k, batch)
             for k in combinations
             for batch in self._expected_batches(*k)
         }
-        estimate = TimeEstimate(expected | {"start": 0.0 if self._costs_before else _START_SECONDS})
         if not self._costs_before:
-            self._show_progress(f"starting measuring processes; {estimate.time_left()}")
+            self._show("starting measuring processes", _START_SECONDS)
             request_all([*itertools.chain(*self._processes.values())])
-            estimate.complete("start", _START_SECONDS)
+            self._done = _START_SECONDS
         measured: list[Measurement] = []
         for part, threads in combinations:
-            measure_batch = functools.partial(self._measure_point, estimate, part, threads)
+            measure_batch = functools.partial(self._measure_point, part, threads)
             if found_before := self._costs_before.get((part, threads)):
                 costs = {batch: measure_batch(batch) for batch in best_and_neighbours(found_before)}
             else:
@@ -157,9 +161,8 @@ class ComponentBenchmark:
                 if part == "training" and run_batch not in costs:
                     costs[run_batch] = measure_batch(run_batch)
                 self._costs_before[part, threads] = costs
-            for name in expected:
-                if name[:2] == (part, threads):
-                    estimate.skip(name)
+            # Some of the batches that were expected may not have been needed.
+            self._left = {k: left for k, left in self._left.items() if k[:2] != (part, threads)}
             measured += [Measurement(part, batch, threads, cost) for batch, cost in costs.items()]
         best = {part: min(m.seconds for m in measured if m.part == part) for part in PARTS}
         settings = {name: getattr(self._config, name) for name in _SETTING_NAMES}
@@ -169,16 +172,22 @@ class ComponentBenchmark:
             **best, wire=wire, measured=measured, host=describe_host(), settings=settings
         )
 
-    def _measure_point(self, estimate: TimeEstimate, part: str, threads: int, batch: int) -> float:
+    def _show(self, text: str, seconds: float = 0.0) -> None:
+        """Show what is measured and the time left; `seconds`: of what is not in `_left`."""
+        left = sum(self._left.values()) + seconds
+        self._show_progress(f"{text}; {time_left(self._began, self._done, left)}")
+
+    def _measure_point(self, part: str, threads: int, batch: int) -> float:
         """Return the core-seconds per step while all cores run the same task."""
-        estimated_seconds, s = self._estimate_seconds(part, threads, batch), "s" * (threads > 1)
-        self._show_progress(f"{part}, {batch} at once, {threads} thread{s}; {estimate.time_left()}")
+        guess = self._estimate_seconds(part, threads, batch)
+        self._show(f"{part}, {batch} at once, {threads} thread{'s' * (threads > 1)}")
         processes = self._processes[threads]
         answer = request_all(processes, prepare=part, batch=batch)[0]
         if "precision" in answer:
             self._precision[part] = answer["precision"]
         cost = measure_concurrently(processes, self._seconds, part, batch)
-        estimate.complete((part, threads, batch), estimated_seconds)
+        self._left.pop((part, threads, batch), None)  # it may be a new one
+        self._done += guess
         return cost
 
     def _expected_batches(self, part: str, threads: int) -> list[int]:

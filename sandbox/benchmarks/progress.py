@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 
 from impala_mm.runtime.timing import format_duration
 
@@ -15,6 +15,15 @@ def print_progress(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
+def time_left(began: float, done: float, left: float) -> str:
+    """Estimate the time left, from guesses at the seconds of what is done and of what is left.
+
+    `began`: time.monotonic() at the start, which tells how accurate they were.
+    """
+    factor = (time.monotonic() - began) / done if done else 1.0
+    return f"about {format_duration(left * factor)} left"
+
+
 class RunProgress:
     """A printer of one line per run, with the time left."""
 
@@ -25,38 +34,13 @@ class RunProgress:
 
     def time_left(self) -> str:
         """Estimate the time left for all remaining runs."""
-        done, elapsed = self._done, time.monotonic() - self._began
-        return _format_left((self._count - done) * (elapsed / done if done else self._guess))
+        done, left = self._done * self._guess, (self._count - self._done) * self._guess
+        return time_left(self._began, done, left)
 
     def __call__(self, text: str) -> None:
         """Count one more run, and print a line about it."""
         self._done += 1
         print(f"[{self._done}/{self._count}] {text}; {self.time_left()}", flush=True)
-
-
-class TimeEstimate:
-    """The time left for items of different lengths, from guesses and how accurate they were."""
-
-    def __init__(self, guesses: Mapping[Hashable, float]):
-        """Expect these items; `guesses` contains the seconds by name."""
-        self._guesses, self._done = dict(guesses), 0.0
-        self._began = time.monotonic()
-
-    def time_left(self) -> str:
-        """Estimate the time left for all items that are neither complete nor skipped."""
-        elapsed = time.monotonic() - self._began
-        return _format_left(
-            sum(self._guesses.values()) * (elapsed / self._done if self._done else 1.0)
-        )
-
-    def complete(self, name: Hashable, guess: float) -> None:
-        """Mark an item as complete; its guess is given because it may be a new item."""
-        self._guesses.pop(name, None)
-        self._done += guess
-
-    def skip(self, name: Hashable) -> None:
-        """Remove an item that was not needed."""
-        self._guesses.pop(name, None)
 
 
 class StatusLine:
@@ -78,7 +62,3 @@ class StatusLine:
         """Clear the terminal's line before other output."""
         if sys.stdout.isatty():
             print("\r\033[K", end="", flush=True)
-
-
-def _format_left(seconds: float) -> str:
-    return f"about {format_duration(seconds)} left"
