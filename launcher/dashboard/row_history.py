@@ -7,6 +7,7 @@ many bins, neighbours are joined. Metrics of a resumed run replace those after i
 import math
 import os
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
@@ -220,11 +221,9 @@ class RowHistory:
         if not self._count:
             return None
         x, y = self._columns[source].mean, self._columns[target].mean
-        i = next((i for i, at in enumerate(x) if at >= value), None)
-        if i is None:
-            return None
-        if not i or x[i] == x[i - 1]:
-            return y[i]
+        i = bisect_left(x, value)
+        if i in (0, len(x)):
+            return None if i else y[0]
         return y[i - 1] + (y[i] - y[i - 1]) * (value - x[i - 1]) / (x[i] - x[i - 1])
 
 

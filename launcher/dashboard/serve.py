@@ -2,6 +2,7 @@
 
 import contextlib
 import getpass
+import os
 import re
 import secrets
 import signal
@@ -83,20 +84,16 @@ def _listen(site: Site, port: int) -> Server:
     """Return a server at the port, or at the first free one."""
     ports = [port] if port else range(_FIRST_PORT, _FIRST_PORT + _TRIED_PORTS)
     for each in ports:
-        holder = socket.socket()
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            holder.bind((_HOST, each))
+            listener = socket.create_server((_HOST, each), backlog=_BACKLOG)
         except OSError as error:
-            holder.close()
             if port:
+                why = os.strerror(error.errno or 0)
                 flags.refuse(
-                    f"--dashboard_port={port}: {error.strerror}; without the flag it takes a free "
-                    f"port"
+                    f"--dashboard_port={port}: {why}; without the flag it takes a free port"
                 )
             continue
-        holder.listen(_BACKLOG)
-        return Server(_HOST, each, site, holder.detach())
+        return Server(_HOST, each, site, listener.detach())
     flags.refuse(
         f"no port from {_FIRST_PORT} to {_FIRST_PORT + _TRIED_PORTS - 1} is free: choose one by "
         f"--dashboard_port"

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from impala_mm.config import flags
+from impala_mm.records.run_folder import recorded_settings
 from impala_mm.runtime import lifecycle
-from sandbox.results.runs import read_returns, read_settings
+from sandbox.results.runs import read_returns
 
 lifecycle.import_tensorflow()  # the modules below need only TensorFlow's types
 
@@ -70,7 +71,7 @@ def show(logdir: Path | None) -> None:
         logdir = logdirs[-1].parent
     elif not (logdir / "metrics.jsonl").exists():
         flags.refuse(f"{logdir} is not the folder of a run: it has no metrics.jsonl")
-    known, settings = read_returns(logdir), read_settings(logdir)
+    known, settings = read_returns(logdir), recorded_settings(logdir)
     if not settings:
         flags.refuse(f"{logdir} has no settings.json that can be read, which names the level")
     if not known:

@@ -22,7 +22,7 @@ from impala_mm.records.run_contents import (
     other_settings,
     read_json_lines,
 )
-from impala_mm.runtime.safe_files import from_json
+from impala_mm.records.run_folder import recorded_settings
 from sandbox.plot_style import format_number
 
 MAX_BINS = 300  # points of a long run's curve; more could not be told apart
@@ -97,7 +97,7 @@ def read_run(folder: Path) -> RunSeries:
         )
     keys = dict.fromkeys(key for row in rows for key in row)
     columns = {key: np.array([_to_float(row.get(key)) for row in rows]) for key in keys}
-    settings = read_settings(folder)
+    settings = recorded_settings(folder)
     _add_losses_per_step(columns, settings)
     is_current = np.array(find_current(columns["frames"], columns["seconds"]))
     resumes = np.flatnonzero(np.diff(columns["frames"]) < 0) + 1
@@ -108,15 +108,6 @@ def read_run(folder: Path) -> RunSeries:
         superseded_rows=int(np.sum(~is_current)),
         resumed_at=[float(columns["frames"][i]) for i in resumes if is_current[i]],
     )
-
-
-def read_settings(folder: Path) -> dict[str, Any]:
-    """Read the settings of a run; empty if they cannot be read."""
-    try:
-        settings = from_json((folder / "settings.json").read_text())
-    except (OSError, ValueError):  # missing, or cut off
-        return {}
-    return settings if isinstance(settings, dict) else {}
 
 
 def read_returns(folder: Path) -> list[dict[str, Any]]:
