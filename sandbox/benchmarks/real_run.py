@@ -27,6 +27,10 @@ SET_HERE = {
     *("logdir", "stop_at_return", "max_seconds", "total_environment_frames"),
     *("learner_hosts", "num_actors"),
 }
+_METRICS = (  # those that are averaged over the window
+    *("wait_share", "actor/waiting_share", "actor/policy_wait_share", "policy_lag", "queue_fill"),
+    *("episode_return", "replay_share", "replay_cached_share/elite"),
+)
 _START_TIMEOUT = 180.0  # seconds within which a run must begin to train
 _POLL_SECONDS = 0.05  # seconds between two reads of its metrics
 
@@ -107,21 +111,7 @@ def measure_window(
     steps = _steps_per_second([begin.row, *within])
     by_stage, unknown = thread_cpu.cpu_seconds_by_stage(begin.processes, end.processes, place)
     cores = sum(by_stage.values()) / elapsed
-    metrics = {}
-    for name in (
-        *(
-            "wait_share",
-            "actor/waiting_share",
-            "actor/policy_wait_share",
-            "policy_lag",
-            "queue_fill",
-            "episode_return",
-        ),
-        *("replay_share", "replay_cached_share/elite"),
-    ):
-        values = [row[name] for row in within if name in row]
-        if values:
-            metrics[name] = sum(values) / len(values)
+    known = {name: [row[name] for row in within if name in row] for name in _METRICS}
     return RunMeasurement(
         steps=steps,
         cores=cores,
@@ -135,7 +125,7 @@ def measure_window(
         },
         by_stage={name: value / elapsed / steps for name, value in by_stage.items()},
         unknown={name: value / elapsed / steps for name, value in unknown.items()},
-        metrics=metrics,
+        metrics={name: sum(values) / len(values) for name, values in known.items() if values},
     )
 
 

@@ -171,7 +171,7 @@ class ThroughputBenchmark:
         own = {f.name for f in dataclasses.fields(SweepFlags)} | real_run.SET_HERE
         own |= {"level_name", "num_envs", "inference"}
         names = ["level_name", *(name for name in given if name not in own)]
-        self._flags = [f"--{name}={getattr(config, name)}" for name in names]
+        self._flags = flags.arguments(config, names)
         self.results: SweepResults | None = None
 
     def measure(self, points: list[GridPoint], peers: list[peer_programs.PeerProgram]) -> None:

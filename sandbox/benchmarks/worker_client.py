@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from impala_mm.config import flags
 from impala_mm.config.settings import Config
 
 _WORKER = Path(__file__).resolve().parent / "worker.py"
@@ -56,8 +57,8 @@ class WorkerProcess:
 
 def to_flags(config: Config) -> list[str]:
     """Return the command-line flags that make this config."""
-    values = {f.name: (getattr(config, f.name), f.default) for f in dataclasses.fields(config)}
-    return [f"--{name}={value}" for name, (value, default) in values.items() if value != default]
+    names = [f.name for f in dataclasses.fields(config)]
+    return flags.arguments(config, flags.changed(type(config)(), config, names))
 
 
 def request_all(processes: list[WorkerProcess], **message: Any) -> list[dict[str, Any]]:
