@@ -24,9 +24,15 @@ from launcher.plan.workers_csv import Worker
 from launcher.supervise import mpirun
 from launcher.supervise.task import FIRST_PORT
 
+# Each gets the project's folder, and: the kind of security and the file's path; the experiment's
+# folder and the trial's number.
 _MAKE_TOKEN = (
     "import sys; sys.path.insert(0, sys.argv[1]); from impala_mm.runtime import run_token; "
     "run_token.make_file(sys.argv[3], sys.argv[2])"
+)
+_RECORD_END = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from launcher.experiments import journal; "
+    "journal.record_end(sys.argv[2], int(sys.argv[3]))"
 )
 _JOB_SCRIPT = Path(__file__).with_name("slurm_job.sh")
 _JOBS = ("learner", "actor", "evaluator")  # in the order of their components
@@ -41,12 +47,6 @@ _HEADER = """\
 #SBATCH --requeue
 #SBATCH --open-mode=append
 """
-
-
-_RECORD_END = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from launcher.experiments import journal; "
-    "journal.record_end(sys.argv[2], int(sys.argv[3]))"
-)
 
 
 class Trials(NamedTuple):
@@ -117,6 +117,8 @@ def make_script(
     if trials:
         what = f"trials of {what} each"
     own = process_plan.flag_arguments({n: v for n, v in flags.items() if n != "logdir"})
+    learner, security = rows["learner"][0], flags.get("transport_security", "auto")
+    folder = [os.path.abspath(trials.folder)] if trials else []
     return "\n".join(
         [
             _HEADER.format(what=what, name=name, **given) + parts,
@@ -127,8 +129,10 @@ def make_script(
             _ports(rows["learner"], trials),
             f"on_one_node={'yes' * on_one_node}",
             _containers(rows, config, trials),
-            _token(rows["learner"][0], config, flags),
-            _bash_array("record_end", _record_end(rows["learner"][0], config, trials)),
+            _bash_array("make_token", _run(_MAKE_TOKEN, learner, config, security)),
+            _bash_array(
+                "record_end", _run(_RECORD_END, learner, config, *folder) if folder else []
+            ),
             _JOB_SCRIPT.read_text(),
         ]
     )
@@ -216,13 +220,10 @@ def _containers(jobs: Iterable[str], config: LauncherConfig, trials: Trials | No
     return "\n".join([*lines, _bash_array("images", images)])
 
 
-def _record_end(learner: Worker, config: LauncherConfig, trials: Trials | None) -> list[str]:
-    """Return the command that writes the end of a trial to its experiment's journal."""
-    if not trials:
-        return []
+def _run(code: str, learner: Worker, config: LauncherConfig, *arguments: str) -> list[str]:
+    """Return the command that runs code with the project's folder and these as its arguments."""
     found = _installation(learner, config)
-    folder = os.path.abspath(trials.folder)
-    command = [found.python, "-c", _RECORD_END, found.root, folder]
+    command = [found.python, "-c", code, found.root, *arguments]
     return process_plan.with_setup(learner, config, command)
 
 
@@ -294,14 +295,6 @@ def _settings(learners: Sequence[Worker], counts: dict[str, int], config: Launch
             _bash_array("mpirun", words),
         ]
     )
-
-
-def _token(learner: Worker, config: LauncherConfig, flags: dict[str, str]) -> str:
-    """Return the lines that say how to make the run's token file, on the job's first node."""
-    found = _installation(learner, config)
-    command = process_plan.with_setup(learner, config, [found.python, "-c", _MAKE_TOKEN])
-    security = flags.get("transport_security", "auto")
-    return _bash_array("make_token", [*command, found.root, security])
 
 
 def _quoted_path(path: str) -> str:
