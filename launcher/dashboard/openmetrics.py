@@ -9,7 +9,7 @@ they are gauges: of a counter that falls Prometheus assumes that it began at 0.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -22,7 +22,8 @@ from prometheus_client.registry import Collector
 
 from impala_mm.records.metric_descriptions import find_description
 from launcher.dashboard.run_finder import describe_settings
-from launcher.dashboard.run_status import KnownRun, is_live
+from launcher.dashboard.run_status import is_live
+from launcher.dashboard.watched_run import WatchedRun
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _PREFIX = "impala_mm"
@@ -33,15 +34,15 @@ _LOSSES = {"loss", "loss_per_step"}  # their parts have the same unit
 _MIB = 2**20
 
 
-def render(runs: Iterable[KnownRun]) -> bytes:
+def render(runs: Mapping[str, WatchedRun]) -> bytes:
     """Return the text that describes these runs."""
-    return generate_latest(_Collector(list(runs)))
+    return generate_latest(_Collector(runs))
 
 
 class _Collector(Collector):
     """The metrics of some runs."""
 
-    def __init__(self, runs: list[KnownRun]):
+    def __init__(self, runs: Mapping[str, WatchedRun]):
         self._runs = runs
 
     def collect(self) -> Iterator[Metric]:
@@ -49,10 +50,10 @@ class _Collector(Collector):
         yield from self._describe_runs()
         yield from self._describe_processes()
         families: dict[str, Metric] = {}
-        for run in self._runs:
-            for key, value in run.row.items():
+        for name, run in self._runs.items():
+            for key, value in run.history.last.items():
                 if type(value) in (int, float):
-                    add_value(families, run.name, key, float(value))
+                    add_value(families, name, key, float(value))
         yield from families.values()
 
     def _describe_runs(self) -> Iterator[Metric]:
@@ -66,15 +67,15 @@ class _Collector(Collector):
             labels=["run"],
             unit="seconds",
         )
-        for run in self._runs:
+        for name, run in self._runs.items():
             settings = describe_settings(run.found.logdir)
             about.add_metric(
-                [run.name],
-                {name: settings.get(name, "") for name in ("level_name", "algorithm")},
+                [name],
+                {each: settings.get(each, "") for each in ("level_name", "algorithm")},
             )
-            alive.add_metric([run.name], float(is_live(run.status)))
+            alive.add_metric([name], float(is_live(run.status)))
             if run.row_time is not None:
-                row_time.add_metric([run.name], run.row_time)
+                row_time.add_metric([name], run.row_time)
         yield from (about, alive, row_time)
 
     def _describe_processes(self) -> Iterator[Metric]:
@@ -93,13 +94,13 @@ class _Collector(Collector):
         cores = gauge("cpu_cores", "Cores that the process and its children use.", "cores")
         memory = gauge("memory_bytes", "Resident memory of the process and its children.", "bytes")
         rate = gauge("frames_per_second", "Environment frames per second.")
-        for run in self._runs:
+        for run_name, run in self._runs.items():
             processes = run.status["processes"]
             states = Counter((each["job"], each["state"]) for each in processes)
             for (job, state), number in states.items():
-                counted.add_metric([run.name, job, state], number)
+                counted.add_metric([run_name, job, state], number)
             for each in processes:
-                labels = [run.name, each["name"], each["job"], each["host"]]
+                labels = [run_name, each["name"], each["job"], each["host"]]
                 up.add_metric(labels, float(each["state"] == "running"))
                 restarts.add_metric(labels, each["restarts"])
                 if each["cpu"] is not None:

@@ -1,6 +1,6 @@
 """The status of a run as `--status --json` prints it, also of runs that no frontend started."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher.dashboard.run_finder import FoundRun
 from launcher.follow import status
@@ -8,17 +8,6 @@ from launcher.supervise import file_lock
 from launcher.supervise.task import FINAL_STATES
 
 Status = dict[str, Any]
-
-
-class KnownRun(NamedTuple):
-    """A run as programs are told of it."""
-
-    name: str  # that of no other run: if several have the same, the path of its folder
-    found: FoundRun
-    status: Status
-    row: dict[str, Any]  # the last one of metrics.jsonl; empty if there is none
-    row_time: float | None  # when it was written, in seconds since 1970
-    update_time: float | None  # when its number of updates was seen to change
 
 
 def read_status(found: FoundRun) -> Status:

@@ -9,7 +9,7 @@ import hmac
 import mimetypes
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from impala_mm.records.run_contents import PANELS
 from impala_mm.runtime.safe_files import to_json
 from launcher.dashboard import control, lineage, log_reader, openmetrics
 from launcher.dashboard.run_finder import NoSuchRun
-from launcher.dashboard.run_status import KnownRun, is_live
+from launcher.dashboard.run_status import is_live
 from launcher.dashboard.updates import TooManyPages, Updates
+from launcher.dashboard.watched_run import WatchedRun
 
 # Seconds without an update after which a run does not learn.
 _LEARNING_SECONDS = 120.0
@@ -197,13 +198,13 @@ class Site:
     # -- for programs
 
     def _answer_metrics(self, _: Request) -> Response:
-        text = openmetrics.render(self._updates.statuses())
+        text = openmetrics.render(self._updates.known_runs())
         return Response(text, content_type=openmetrics.CONTENT_TYPE)
 
     def _answer_healthz(self, request: Request) -> Response:
         within = request.args.get("within", default=_LEARNING_SECONDS, type=float)
         name = request.args.get("run", "")
-        code, content = describe_health(self._updates.statuses(), name, within)
+        code, content = describe_health(self._updates.known_runs(), name, within)
         return _json(content, code)
 
 
@@ -254,7 +255,7 @@ def _plain(code: int, text: str) -> Response:
 
 
 def describe_health(
-    runs: Iterable[KnownRun], name: str, seconds: float
+    runs: Mapping[str, WatchedRun], name: str, seconds: float
 ) -> tuple[int, dict[str, Any]]:
     """Return the status code and the content of the answer about all live runs, or about one.
 
@@ -262,9 +263,9 @@ def describe_health(
     503, and 404 if there is no run of this name. A run learns while its number of updates grows.
     """
     found = {
-        run.name: _describe_health(run, seconds)
-        for run in runs
-        if name in ("", run.name, run.found.name)
+        own: _describe_health(run, seconds)
+        for own, run in runs.items()
+        if name in ("", own, run.found.name)
     }
     if name and not found:
         return 404, {"runs": {}, "error": "there is no run of this name whose processes are known"}
@@ -273,7 +274,7 @@ def describe_health(
     return 200 if is_well else 503, {"runs": found}
 
 
-def _describe_health(run: KnownRun, seconds: float) -> dict[str, Any]:
+def _describe_health(run: WatchedRun, seconds: float) -> dict[str, Any]:
     alive, silent = is_live(run.status) and run.status["state"] != "away", _since(run.update_time)
     return {
         "state": run.status["state"],
@@ -281,8 +282,8 @@ def _describe_health(run: KnownRun, seconds: float) -> dict[str, Any]:
         "learning": alive and silent is not None and silent < seconds,
         "seconds_since_row": _since(run.row_time),
         "seconds_since_update": silent,
-        "updates": run.row.get("updates"),
-        "updates_per_second": run.row.get("updates_per_second"),
+        "updates": run.history.last.get("updates"),
+        "updates_per_second": run.history.last.get("updates_per_second"),
     }
 
 

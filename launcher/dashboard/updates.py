@@ -18,7 +18,7 @@ from impala_mm.runtime.safe_files import to_json
 from launcher.dashboard.host_links import HostLinks
 from launcher.dashboard.row_history import Row, RowHistory
 from launcher.dashboard.run_finder import FoundRun, RunFinder, describe_settings
-from launcher.dashboard.run_status import KnownRun, describe_error, state_of_folder
+from launcher.dashboard.run_status import describe_error, state_of_folder
 from launcher.dashboard.watched_run import WatchedRun
 from launcher.follow import status
 from launcher.supervise.task import FINAL_STATES
@@ -143,24 +143,23 @@ class Updates:
         Raises NoSuchRun.
         """
         with self._lock:
-            watched = self._watch(key)
-            if time.monotonic() - watched.updated > PERIOD_SECONDS:
-                self._update(watched)
-            return use(watched)
+            return use(self._read(key))
 
-    def statuses(self) -> list[KnownRun]:
-        """Return what is known of all runs whose processes are known."""
+    def _read(self, key: str) -> WatchedRun:
+        watched = self._watch(key)
+        if time.monotonic() - watched.updated > PERIOD_SECONDS:
+            self._update(watched)
+        return watched
+
+    def known_runs(self) -> dict[str, WatchedRun]:
+        """Return the runs whose processes are known, by name; of one name, by their folders."""
         with self._lock:
             runs = {key: run for key, run in self._finder.find().items() if run.run}
             names = Counter(run.name for run in runs.values())
-
-            def describe(watched: WatchedRun) -> KnownRun:
-                run = watched.found
-                name = run.name if names[run.name] == 1 else str(run.logdir)
-                row, times = watched.history.last, (watched.row_time, watched.update_time)
-                return KnownRun(name, run, watched.status, row, *times)
-
-            return [self.with_run(key, describe) for key in runs]
+            return {
+                run.name if names[run.name] == 1 else str(run.logdir): self._read(key)
+                for key, run in runs.items()
+            }
 
     def brief_columns(self, key: str, metric: str) -> dict[str, list[float | None]]:
         """Return the coarse curve of one of a run's metrics. Raises NoSuchRun."""

@@ -32,6 +32,8 @@ class WatchedRun:
         self._videos_elsewhere = 0  # that are in none of these folders
         self.status: Status = {}
         self._number_of_updates: Any = None
+        # When the last row was written, and when the number of updates was seen to change, in
+        # seconds since 1970.
         self.row_time: float | None = None
         self.update_time: float | None = None
         self.updated = 0.0  # time.monotonic() of the last update
