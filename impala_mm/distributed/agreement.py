@@ -6,6 +6,7 @@ Horovod. `learner.setup` compares what is known only later, such as the network 
 """
 
 import dataclasses
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from impala_mm.runtime.run_token import TokenFile
 from impala_mm.runtime.starter import process_rank
 
 _PACKAGES = ("dm-sonnet", "horovod", "numpy")
+# For mpirun to print rank 0's error: at the first exit with an error it ends all processes, and on
+# a busy machine loses what it has not read yet.
+_FORWARD_SECONDS = 0.5
 
 
 class SettingsDiffer(Exception):
@@ -60,6 +64,7 @@ class Agreement:
             if process_rank().rank == 0:
                 say(f"error: {error}")
             mpi.finalize()
+            time.sleep(_FORWARD_SECONDS)
             lifecycle.exit_now(2)
 
     def reach(self, gather: Callable[[Any, str], list[Any]]) -> list[str]:
