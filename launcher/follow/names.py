@@ -18,12 +18,12 @@ from launcher.hosts.remote_node import OperationFailed
 from launcher.supervise import file_lock, tmux
 from launcher.supervise.callbacks import Say
 from launcher.supervise.run_registry import (
-    Record,
     Run,
     RunInUse,
     UnreadableRecord,
     describe_writer,
     is_same_folder,
+    readable_runs,
     run_names,
     runs_folder,
 )
@@ -89,7 +89,7 @@ def find(name: str, is_requested: bool) -> Run:
     names = run_names()
     if is_requested or not names:
         return Run(name)
-    running = [each for each in names if _record(Run(each)) and Run(each).is_running()]
+    running = [run.name for run, _ in readable_runs(runs_folder()) if run.is_running()]
     for some in (names, running):
         if len(some) == 1:
             return Run(some[0])
@@ -127,18 +127,8 @@ def _take_name(
 
 def _find_ended(logdir: str) -> str:
     """Return the name of the run in this folder, which is not running; empty if there is none."""
-    for name in run_names():
-        record = _record(Run(name))
-        if record and is_same_folder(record.logdir, logdir):
-            return name
-    return ""
-
-
-def _record(run: Run) -> Record | None:
-    try:
-        return run.record
-    except UnreadableRecord:  # one of another version does not keep others from being found
-        return None
+    runs = readable_runs(runs_folder())
+    return next((run.name for run, each in runs if is_same_folder(each.logdir, logdir)), "")
 
 
 def _lock(name: str, logdir: str, held: contextlib.ExitStack) -> Run:
@@ -185,7 +175,7 @@ def _refuse_session(name: str, path: str) -> None:
 
 def _describe(run: Run) -> str:
     """Return the run's state and folder."""
-    record = _record(run)
-    if record is None:
-        return "its record cannot be read"
-    return f"{state_label(status.run_state(run))}, {record.logdir}"
+    with contextlib.suppress(UnreadableRecord):
+        if record := run.record:
+            return f"{state_label(status.run_state(run))}, {record.logdir}"
+    return "its record cannot be read"

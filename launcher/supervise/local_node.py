@@ -12,7 +12,14 @@ from typing import Any
 from launcher.supervise import programs, tmux
 from launcher.supervise.json_files import write_json
 from launcher.supervise.leftovers import remove_leftovers
-from launcher.supervise.run_registry import ProcessEntry, Record, Run, RunInUse, boot_id
+from launcher.supervise.run_registry import (
+    ProcessEntry,
+    Record,
+    Run,
+    RunInUse,
+    boot_id,
+    readable_runs,
+)
 from launcher.supervise.task import Task
 
 _TMUX_FAILED = "tmux cannot show the processes: {}"
@@ -97,10 +104,8 @@ class LocalNode:
 
     def end_starts(self, starts: list[str]) -> bool:
         """End these starts now, whatever the names of their runs; return True once all ended."""
-        for path in self.run.folder.parent.glob("*/run.json"):
-            run = Run(path.parent.name, path.parent.parent)
-            record = run.record
-            if record and record.id in starts:
+        for run, record in readable_runs(self.run.folder.parent):
+            if record.id in starts:
                 run.request_stop("now")
                 until = time.monotonic() + _END_SECONDS
                 while run.is_running() and time.monotonic() < until:

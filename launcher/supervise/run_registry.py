@@ -379,13 +379,20 @@ def check_runs_folder() -> None:
 
 def running_from_elsewhere() -> list[tuple[str, str]]:
     """Return the machine and the folder of each running run here whose frontend is elsewhere."""
-    found = []
-    for path in remote_runs_folder().glob("*/run.json"):
-        run = Run(path.parent.name, path.parents[1])
+    runs = readable_runs(remote_runs_folder())
+    return [(record.started_from, record.logdir) for run, record in runs if run.is_running()]
+
+
+def readable_runs(folder: Path) -> Iterator[tuple[Run, Record]]:
+    """Yield the runs in a folder of runs, by name, with their records; damaged ones are left out.
+
+    One of another version of this program does not keep others from being found.
+    """
+    for path in sorted(folder.glob("*/run.json")):
+        run = Run(path.parent.name, folder)
         with contextlib.suppress(UnreadableRecord):
-            if run.is_running() and (record := run.record):
-                found.append((record.started_from, record.logdir))
-    return found
+            if record := run.record:
+                yield run, record
 
 
 def run_names() -> list[str]:
@@ -457,14 +464,11 @@ def describe_writer(folder: str, starting: str = "") -> str:
     run. Its own frontend holds its lock, which other hosts see, too, if they share the user's home.
     """
     for runs in (runs_folder(), remote_runs_folder()):
-        for path in sorted(runs.glob("*/run.json")):
-            run = Run(path.parent.name, runs)
-            with contextlib.suppress(UnreadableRecord):  # it names no folder
-                record = run.record
-                if record and _uses(run, record, folder) and run.is_running():
-                    if run.has_frontend:
-                        return f"the run {run.name} (--stop --tmux_sess={run.name} ends it)"
-                    return f"the run {run.name}, started from {record.started_from},"
+        for run, record in readable_runs(runs):
+            if _uses(run, record, folder) and run.is_running():
+                if run.has_frontend:
+                    return f"the run {run.name} (--stop --tmux_sess={run.name} ends it)"
+                return f"the run {run.name}, started from {record.started_from},"
         for path in sorted(runs.glob("*.lock")):
             if path.stem == starting:
                 continue
