@@ -115,7 +115,7 @@ def _find_installations(followed: FollowedRun, request: Request, record: Record)
     if deploy.deploy_project(hosts, new, config, say, sources):
         raise UserError("nothing was changed: --deploy did not succeed on all hosts that lack it")
     after = connect.find_installations(new, hosts, True, say)
-    return found | before | after
+    return Installations(found | before | after)
 
 
 def _settings_of(record: Record) -> Config:

@@ -1,7 +1,7 @@
 """Connects the frontend to the hosts of a run, before it is started or while it is running."""
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,12 @@ from launcher.supervise.run_registry import Record, Run
 from launcher.supervise.task import LEARNERS, ROW_FILES
 
 
-class Installations:
+class Installations(dict[str, Installation]):
     """The project folder, Python and mpirun of rows, on their hosts."""
-
-    def __init__(self, local_folder: str, remote: Mapping[str, Installation]):
-        """Hold those of rows on other hosts by their keys; `local_folder`: of the run's state."""
-        self._local_folder, self._remote = local_folder, remote
 
     def __call__(self, row: Worker) -> Installation:
         """Return that of a row."""
-        if host_id_of(row):
-            return self._remote[_row_key(row)]
-        return host_environment.local_installation(row, self._local_folder)
-
-    def __or__(self, newer: "Installations") -> "Installations":
-        return Installations(self._local_folder, {**self._remote, **newer._remote})
+        return self[_row_key(row)]
 
 
 def find_installations(
@@ -40,7 +31,7 @@ def find_installations(
 
     For a host that cannot be reached, the values of the CSV and the defaults are assumed.
     """
-    wanted = {_row_key(row): row for row in rows if host_id_of(row)}
+    wanted = {_row_key(row): row for row in rows}
 
     def ask_facts(key: str) -> Any:
         row = wanted[key]
@@ -52,8 +43,12 @@ def find_installations(
 
     connected = [key for key, row in wanted.items() if host_id_of(row) in hosts.remote_nodes]
     facts = hosts.for_each(ask_facts, connected, say)
-    installations: dict[str, Installation] = {}
+    installations = Installations()
     for key, row in wanted.items():
+        if not host_id_of(row):
+            folder = str(hosts.local_node.run.folder)
+            installations[key] = host_environment.local_installation(row, folder)
+            continue
         node = hosts.remote_nodes.get(host_id_of(row))
         known = facts.get(key)
         installations[key] = host_environment.remote_installation(
@@ -62,11 +57,11 @@ def find_installations(
             node.address if node else row.ip,
             known if isinstance(known, dict) else {},  # the host could not be reached
         )
-    return Installations(str(hosts.local_node.run.folder), installations)
+    return installations
 
 
 def _row_key(row: Worker) -> str:
-    return f"{host_id_of(row)} {row.workdir!r} {row.python!r}"
+    return f"{row.ip} {host_id_of(row)} {row.workdir!r} {row.python!r}"
 
 
 def candidate_pythons(rows: Sequence[Worker], deploys: bool) -> dict[str, list[str]]:

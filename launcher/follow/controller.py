@@ -14,8 +14,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from impala_mm.runtime.timing import format_duration
@@ -99,18 +98,6 @@ def read(run: Run) -> Report | None:
     except OSError:
         return None
     return from_json(Report, read_json(path) | {"beat": beat})
-
-
-def describe_logins(logins: Iterable[str]) -> str:
-    """Return how a controller logs in to the other hosts; empty if there are none."""
-    counts = Counter(logins)
-    if not counts:
-        return ""
-    how = ", ".join(f"{each} ({n} host{'s' * (n != 1)})" for each, n in counts.items())
-    agent = any("the agent's" in each for each in counts)
-    return f"the controller connects by {how}" + (
-        "; it needs that SSH agent to run as long as the run" * agent
-    )
 
 
 class Controller:

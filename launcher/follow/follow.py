@@ -29,7 +29,7 @@ from launcher.supervise.errors import LauncherError
 from launcher.supervise.log_tail import LogTail, for_terminal
 from launcher.supervise.process_state import ActorWatch, Failure, State
 from launcher.supervise.run_registry import Run, run_names
-from launcher.supervise.task import FINAL_STATES, LEARNERS, USER_ERROR
+from launcher.supervise.task import LEARNERS, USER_ERROR
 
 _CHECK_SECONDS = 0.3
 _ADDRESSES_SECONDS = 300.0  # timeout for learners to report their addresses
@@ -159,7 +159,9 @@ class Follower:
                 learners = states[LEARNERS]
                 if not interrupted:
                     self._end_without_actors(states)
-                if _has_ended(learners.state, recovery, interrupted > 0):
+                if learners.has_ended and (
+                    interrupted or not recovery.restarts_learners(learners.state)
+                ):
                     break
                 if interrupted and not self._repeat_stop(learners, interrupted):
                     break
@@ -254,15 +256,6 @@ class Follower:
         if interrupted:
             return 130
         return 1 if self._ends_without_actors else 0
-
-
-def _has_ended(state: str, recovery: Recovery, interrupted: bool) -> bool:
-    """Return whether a run has ended whose learners are in this state."""
-    if state in ("stopped", "failed") and recovery.is_restarting_learners:
-        return interrupted
-    if state == "lost":
-        return interrupted or not recovery.can_restart_learners
-    return state in FINAL_STATES
 
 
 def unreached_message(host_ids: list[str]) -> str:

@@ -6,10 +6,11 @@
 import contextlib
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from launcher.follow import connect, controller, start
+from launcher.follow import connect, start
 from launcher.follow.connected_run import ConnectedRun
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.plan import process_plan
@@ -57,7 +58,14 @@ class FollowedRun(ConnectedRun):
     def describe_logins(self) -> str:
         """Return how a controller of the run logs in to the hosts; empty if there are none."""
         nodes = self.hosts.remote_nodes.values()
-        return controller.describe_logins(node.login for node in nodes if not node.error)
+        counts = Counter(node.login for node in nodes if not node.error)
+        if not counts:
+            return ""
+        how = ", ".join(f"{each} ({n} host{'s' * (n != 1)})" for each, n in counts.items())
+        agent = any("the agent's" in each for each in counts)
+        return f"the controller connects by {how}" + (
+            "; it needs that SSH agent to run as long as the run" * agent
+        )
 
     def is_away(self, host_id: str) -> bool:
         """Return whether the host is unreachable."""
@@ -108,7 +116,7 @@ class FollowedRun(ConnectedRun):
         for entry in [entry for entry in record.processes if entry.name in names]:
             rows_alike = [w for w in rows if process_plan.row_signature(w) == entry.kind]
             if rows_alike:
-                chosen[entry.name] = dataclasses.replace(rows_alike[0], job=entry.job)
+                chosen[entry.name] = rows_alike[0]
         installation_of = connect.find_installations(
             list(chosen.values()), self.hosts, self.config.deploy
         )
@@ -124,19 +132,15 @@ class FollowedRun(ConnectedRun):
 
     def _with_logs(self, record: Record, processes: Sequence[Process]) -> Record:
         """Return the record with the logs of processes whose host was unreachable when added."""
-        lacking = {entry.name for entry in record.processes if entry.log.startswith("~")}
-        found = {process.name: process for process in processes if process.name in lacking}
-        if not found:
-            return record
         learners = record.host_id_of(LEARNERS)
+        lacking = {entry.name for entry in record.processes if entry.log.startswith("~")}
+        lacking &= {process.name for process in processes}
+        if not lacking:
+            return record
+        new = {p.name: start.record_entry(p, learners, record) for p in processes}
         with self.run.locked(wait=True):
             record = self.run.record or record  # --apply may have changed it meanwhile
-            entries = [
-                start.record_entry(found[entry.name], learners, record)
-                if entry.name in found
-                else entry
-                for entry in record.processes
-            ]
+            entries = [new[e.name] if e.name in lacking else e for e in record.processes]
             record = dataclasses.replace(record, processes=entries)
             self.run.write_record(record)
         return record

@@ -44,18 +44,15 @@ class Recovery:
         self._reported_away: set[str] = set()  # unreachable hosts that a message was printed for
         self._due: dict[_Wrong, float] = {}  # when something is done about it, or done again
 
-    @property
-    def can_restart_learners(self) -> bool:
-        """Whether learners whose supervisor is lost can be restarted, so that the run continues.
+    def restarts_learners(self, state: str) -> bool:
+        """Return whether a run continues whose learners have ended in this state.
 
-        If another frontend recovers the run, it decides.
+        If another frontend recovers the run, it decides whether learners that are lost are started
+        again.
         """
-        return not self._followed.holds_lock() or self._config.restart_learners
-
-    @property
-    def is_restarting_learners(self) -> bool:
-        """Whether learners that stopped or failed are being restarted: the run continues."""
-        return self._learners.is_restarting
+        if state == "lost":
+            return not self._followed.holds_lock() or self._config.restart_learners
+        return state in ("stopped", "failed") and self._learners.is_restarting
 
     def recover(self) -> None:
         """Check the hosts and the learners, and restart what has to be; call it repeatedly."""

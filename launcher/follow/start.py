@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from impala_mm.runtime import certificates
 from launcher.follow import connect, remembered
@@ -156,21 +157,19 @@ def start_processes(connected: ConnectedRun, record: Record, processes: Sequence
     for process in processes:
         tasks.setdefault(process.installation.host_id, []).append(process)
 
-    def start_on(host_id: str) -> str:
+    def start_on(host_id: str) -> Any:
         some = [
             _make_task(process, config, record, connected.log_max_mb)._asdict()
             for process in tasks[host_id]
         ]
-        if not host_id:
-            return hosts.local_node.start_processes(some, [])
-        for process in tasks[host_id]:  # the copied state of an earlier process of this name
-            for file in ("state.json", "stop"):
+        host_entries = []  # this machine has all of them in the run's own record
+        for process in tasks[host_id] if host_id else []:
+            for file in ("state.json", "stop"):  # copies of an earlier process of this name
                 (run.folder / process.name / file).unlink(missing_ok=True)
-        host_entries = [
-            dataclasses.asdict(dataclasses.replace(entries[process.name], place=""))
-            for process in tasks[host_id]
-        ]
-        return hosts.remote_nodes[host_id].call(
+            entry = dataclasses.replace(entries[process.name], place="")
+            host_entries.append(dataclasses.asdict(entry))
+        return hosts.call(
+            host_id,
             "start_processes",
             tasks=some,
             entries=host_entries,

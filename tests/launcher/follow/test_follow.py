@@ -22,9 +22,7 @@ def _state(name, *lines):
     return make_state(name, "failed", log=f"/{name}.log", failure=failure)
 
 
-RECOVERY = SimpleNamespace(
-    recover=lambda: None, is_restarting_learners=False, can_restart_learners=False
-)
+RECOVERY = SimpleNamespace(recover=lambda: None, restarts_learners=lambda state: False)
 
 
 def _followed(states, say, **functions):

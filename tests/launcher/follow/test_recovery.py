@@ -23,22 +23,22 @@ def _recovery(folder, restarts=True):
 
 def test_a_stop_by_the_user_counts_more_than_a_restart(tmp_path):
     recovery = _recovery(tmp_path)
-    assert not recovery.is_restarting_learners
+    assert not recovery.restarts_learners("stopped")
     (tmp_path / RESTARTING).touch()
-    assert recovery.is_restarting_learners
+    assert recovery.restarts_learners("stopped")
     (tmp_path / "stop").write_text("save")
-    assert not recovery.is_restarting_learners
+    assert not recovery.restarts_learners("stopped")
 
 
 def test_a_frontend_that_restarts_nothing_waits_only_for_one_that_does(tmp_path):
     first, second = _recovery(tmp_path), _recovery(tmp_path, restarts=False)
     (tmp_path / RESTARTING).touch()
-    assert first.can_restart_learners  # it recovers the run
-    assert second.is_restarting_learners
+    assert first.restarts_learners("lost")  # it recovers the run
+    assert second.restarts_learners("failed")
     (tmp_path / "another run").mkdir()
     alone = _recovery(tmp_path / "another run", restarts=False)
     (tmp_path / "another run" / RESTARTING).touch()
-    assert not alone.is_restarting_learners
+    assert not alone.restarts_learners("failed")
 
 
 def test_a_restart_of_the_learners_keeps_what_was_applied_meanwhile(tmp_path):
@@ -91,6 +91,8 @@ def test_a_run_whose_learners_are_being_restarted_has_not_ended(
     run = ShownRun(states=states, folder=tmp_path, record=None)
     followed = FollowedRun(run, None, say=lambda said: None)
     followed.end_remaining = lambda *_: []
-    recovery = SimpleNamespace(recover=recover, is_restarting_learners=restarting)
+    recovery = SimpleNamespace(
+        recover=recover, restarts_learners=lambda state: restarting and state != "ended"
+    )
     monkeypatch.setattr(follow, "Recovery", lambda followed: recovery)
     assert Follower(followed, tmp_path).follow() == code
