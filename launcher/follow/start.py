@@ -221,7 +221,6 @@ def _make_task(process: Process, config: LauncherConfig, record: Record, log_max
         folder=str(folder),
         log=log,
         log_max_mb=log_max_mb,
-        leader="" if is_learners else LEARNERS,
         lease_secs=None
         if process.installation.host_id == record.host_id_of(LEARNERS)
         else config.orphan_secs,

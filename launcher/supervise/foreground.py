@@ -150,7 +150,6 @@ class _Foreground:
             folder=str(self._folder),
             log=str(self._log(name)) if job == "actor" else "",  # a learner keeps its own log
             log_max_mb=self._local_run.log_max_mb,
-            leader="" if is_learners else LEARNERS,
             lease_secs=None,
             rows=str(self._logdir / "metrics.jsonl") if is_learners else "",
             restarts=0 if is_learners else MAX_CRASHES - 1,

@@ -66,28 +66,19 @@ def start_supervisor(
 
 
 @functools.cache
-def ends_processes() -> bool:
-    """Return whether the processes that a login of this user starts end with it."""
-    manager = _properties("show-session", "KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
-    if not manager:
-        return False
-    user, only = _user(), manager.get("KillOnlyUsers", "").split()
-    if user in manager.get("KillExcludeUsers", "").split():
-        return False
-    return user in only if only else manager.get("KillUserProcesses") == "yes"
-
-
-@functools.cache
 def staying_command() -> list[str] | None:
     """Return what to put before a command so that it stays after the logout; None: nothing helps.
 
     The result is empty where systemd does not end processes at the logout.
     """
-    if not ends_processes():
+    manager = _properties("show-session", "KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers")
+    user, only = _user(), manager.get("KillOnlyUsers", "").split()
+    are_killed = user in only if only else manager.get("KillUserProcesses") == "yes"
+    if not are_killed or user in manager.get("KillExcludeUsers", "").split():
         return []
     command = ["systemd-run", "--user", "--scope", "--quiet", "--"]
-    lingers = _properties("show-user", "Linger", name=_user()).get("Linger") == "yes"
-    return command if lingers and _works([*command, "true"]) else None
+    lingers = _properties("show-user", "Linger", name=user).get("Linger") == "yes"
+    return command if lingers and _output([*command, "true"]) is not None else None
 
 
 def _user() -> str:
@@ -98,22 +89,18 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _works(command: list[str]) -> bool:
-    """Return whether a command succeeds."""
+def _output(command: list[str]) -> str | None:
+    """Return what a command prints; None if it fails."""
     try:
-        ran = subprocess.run(command, capture_output=True, timeout=_LOGIND_SECONDS, check=False)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=_LOGIND_SECONDS, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):  # there is no systemd; it hangs
-        return False
-    return ran.returncode == 0
+        return None
 
 
 def _properties(verb: str, *names: str, name: str = "") -> dict[str, str]:
     """Return properties of a user, or of the manager of all logins; empty without systemd."""
     command = ["loginctl", verb, *([name] if name else []), *(f"--property={n}" for n in names)]
-    try:
-        ran = subprocess.run(
-            command, capture_output=True, text=True, timeout=_LOGIND_SECONDS, check=True
-        )
-    except (OSError, subprocess.SubprocessError):  # there is no systemd; it hangs
-        return {}
-    return dict(line.split("=", 1) for line in ran.stdout.splitlines() if "=" in line)
+    lines = (_output(command) or "").splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)

@@ -56,7 +56,7 @@ _MISTAKES = {
     errno.ENOEXEC,
     errno.E2BIG,
 }
-_LEADER_SECONDS = 60.0  # seconds that a process waits for its leader to be started
+_LEARNERS_SECONDS = 60.0  # seconds that a process waits for the learners to be started
 _LOCK_SECONDS = 8.0  # seconds that the supervisor of an ended process may need to exit
 
 
@@ -66,21 +66,22 @@ class StopRequests:
     def __init__(self, task: Task, heartbeat: HeartbeatMonitor):
         self._task, self._heartbeat, self._run_folder = task, heartbeat, Path(task.folder)
         self._process_folder = self._run_folder / task.name
-        self._lease = Lease(self._run_folder / "news", task.lease_secs or 0.0)
-        self._created = time.monotonic()
+        # When frontends have touched the file of their news, and the frames so far.
+        self._last_seen: tuple[Any, float | None] = (None, None)
+        self._created = self._renewed = time.monotonic()
         self.signals: list[int] = []  # those that the supervisor received
         self.passed_on = ""  # the request that the supervisor passed on: "save" or "now"
 
     def newest(self) -> str:
         """Return the stop request so far: "save", "now", or "" if there is none.
 
-        A file requests it, a signal, or the end of the leader or of the parent.
+        A file requests it, a signal, or the end of the learners or of the parent.
         """
         requests = [
             read_text(self._process_folder / "stop"),
             read_text(self._run_folder / "stop"),
         ]
-        if self._task.leader and requests[1] == "save":
+        if requests[1] == "save" and not self._task.is_learners:
             requests[1] = ""  # the learners save first; then this process ends because they ended
         elif requests[1] == "ended":
             requests[1] = "save"
@@ -88,7 +89,7 @@ class StopRequests:
             requests.append("save" if len(self.signals) == 1 else "now")
         if "now" in requests or self.passed_on == "now" or self.has_parent_ended():
             return "now"
-        has_ended = "save" in requests or self._has_leader_ended()
+        has_ended = "save" in requests or self._have_learners_ended()
         # Without its folder no request could reach this supervisor any more.
         return "save" if has_ended or is_gone(self._process_folder) else self.passed_on
 
@@ -97,44 +98,32 @@ class StopRequests:
         parent = self._task.parent
         return parent is not None and not procfs.is_alive(parent)
 
-    def _has_leader_ended(self) -> bool:
-        if not self._task.leader:
+    def _have_learners_ended(self) -> bool:
+        """Return whether the learners have ended, for a process of another kind."""
+        if self._task.is_learners:
             return False
         if self._task.lease_secs is not None:
-            return self._lease.has_expired(self._heartbeat.frames())
-        leader = read_state(self._run_folder / self._task.leader)
-        if not leader:  # it has not been started yet, or never will be
-            is_late = time.monotonic() - self._created > _LEADER_SECONDS
-            return is_late and is_gone(self._run_folder / self._task.leader / "state.json")
-        return leader.has_ended or not procfs.is_alive(leader.supervisor)
+            return self._has_lease_expired(self._task.lease_secs)
+        folder = self._run_folder / LEARNERS
+        learners = read_state(folder)
+        if not learners:  # they have not been started yet, or never will be
+            is_late = time.monotonic() - self._created > _LEARNERS_SECONDS
+            return is_late and is_gone(folder / "state.json")
+        return learners.has_ended or not procfs.is_alive(learners.supervisor)
 
+    def _has_lease_expired(self, seconds: float) -> bool:
+        """Return whether learners on another host, whose end cannot be seen here, may have ended.
 
-class Lease:
-    """The lease of a process whose learners are on another host, where their end cannot be seen.
-
-    It expires without progress and without a frontend that is connected to this host: actors whose
-    learner is gone make no progress.
-    """
-
-    def __init__(self, news: Path, seconds: float):
-        """Begin a lease; connected frontends touch the file `news`. 0 seconds: it never expires."""
-        self._news, self._seconds = news, seconds
-        self._last_seen: tuple[Any, float | None] = (None, None)
-        self._renewed = time.monotonic()
-
-    def has_expired(self, frames: float | None) -> bool:
-        """Return whether the lease has expired; `frames`: environment frames so far.
-
-        Only our own monotonic clock counts.
+        That is so without progress, since actors whose learner is gone make none, and without a
+        frontend that is connected to this host, for this time by our own monotonic clock; 0
+        seconds: it never is.
         """
-        if not self._seconds:
-            return False
         touched = None
         with contextlib.suppress(OSError):  # no frontend has been connected yet
-            touched = self._news.stat().st_mtime_ns
-        if (touched, frames) != self._last_seen:
-            self._last_seen, self._renewed = (touched, frames), time.monotonic()
-        return time.monotonic() - self._renewed > self._seconds
+            touched = (self._run_folder / "news").stat().st_mtime_ns
+        if (seen := (touched, self._heartbeat.frames())) != self._last_seen:
+            self._last_seen, self._renewed = seen, time.monotonic()
+        return bool(seconds) and time.monotonic() - self._renewed > seconds
 
 
 class Supervisor:
@@ -200,7 +189,7 @@ class Supervisor:
         self._kill_reason = ""
         self._initial_rows_size = file_size(self._task.rows)
         task = self._task
-        if task.name == LEARNERS:
+        if task.is_learners:
             remove_leftovers(Path(task.environment.get("TMPDIR") or "/tmp"))
             self._awaits_hosts = True
             self._hosts_file.unlink(missing_ok=True)
@@ -335,7 +324,7 @@ class Supervisor:
         if self._requests.passed_on:
             self._state.write(state="stopped")
             return None
-        if code == 0 and not self._task.leader:
+        if code == 0 and self._task.is_learners:
             self._state.write(state="ended")
             return None
         self._crashes = 1 if duration > _STABLE_SECONDS else self._crashes + 1
@@ -367,7 +356,7 @@ class Supervisor:
         return Failure(time.time(), code, why, lines, follows)
 
     def _describe_no_restart(self, code: int, gave_up: str) -> str:
-        if not self._task.leader:
+        if self._task.is_learners:
             return "the run ends"
         if gave_up:
             return f"it will not be restarted, since {gave_up}"

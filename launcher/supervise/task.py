@@ -64,9 +64,8 @@ class Task(NamedTuple):
     folder: str  # the run's state folder
     log: str  # the file of its output; "": none, its output is shown on the user's own terminal
     log_max_mb: float  # size of the log in MiB before a new one is begun
-    leader: str  # the process whose end ends this one; "" for the learners
-    # If the leader is on another host: seconds without progress and without a connected frontend
-    # after which this process ends; 0: it never does. None: the leader is on this machine.
+    # If the learners are on another host: seconds without progress and without a connected frontend
+    # after which this process ends; 0: it never does. None: the learners are on this machine.
     lease_secs: float | None
     rows: str  # file that grows once there is something to save by SIGUSR1; "": there never is
     restarts: int  # crashes in a row after which the process is restarted
@@ -76,6 +75,11 @@ class Task(NamedTuple):
     # [pid, start time] of a process that owns `folder`: if it ends first, this one is killed and
     # `folder` is removed. None: there is none.
     parent: tuple[int, int] | None = None
+
+    @property
+    def is_learners(self) -> bool:
+        """Whether it is the process of all learners, whose end ends the others."""
+        return self.name == LEARNERS
 
     @property
     def has_other_hosts(self) -> bool:

@@ -42,7 +42,6 @@ class Supervised:
             "folder": str(folder),
             "log": str(self.log),
             "log_max_mb": 1.0,
-            "leader": "",
             "lease_secs": None,
             "rows": "",
             "restarts": 0,

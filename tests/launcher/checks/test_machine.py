@@ -107,8 +107,7 @@ def test_processes_that_systemd_would_end_at_the_logout_are_reported(host, monke
         }.items():
             (tmp_path / program).write_text(f"#!/bin/sh\n{line}\n")
             (tmp_path / program).chmod(0o755)
-        for function in (programs.ends_processes, programs.staying_command):
-            function.cache_clear()
+        programs.staying_command.cache_clear()
         return [found.ok for found in machine.check_logout(host({}))]
 
     assert report("no") == []
@@ -120,10 +119,8 @@ def test_processes_that_systemd_would_end_at_the_logout_are_reported(host, monke
     assert report("yes", lingers="yes") == []
     assert programs.staying_command() == ["systemd-run", "--user", "--scope", "--quiet", "--"]
     (tmp_path / "loginctl").unlink()
-    programs.ends_processes.cache_clear()
     programs.staying_command.cache_clear()
     assert programs.staying_command() == [], "there is no systemd"
-    programs.ends_processes.cache_clear()
     programs.staying_command.cache_clear()
 
 

@@ -76,7 +76,7 @@ def test_a_clock_that_is_set_meanwhile_does_not_change_how_long_a_process_has_ru
 
 
 def test_one_that_dies_starts_again_later_and_later_and_then_no_more(supervise):
-    told = supervise(["sh", "-c", "echo $$; exit 7"], job="actor", name="actor-0", restarts=2)
+    told = supervise(["sh", "-c", "echo $$; exit 7"], restarts=2)
     assert told.wait() == 7
     state = told.state
     assert (state["state"], state["restarts"], state["code"]) == ("failed", 2, 7)
@@ -93,7 +93,7 @@ GIVES_UP = 'echo \'{"frames": 0, "gave_up": "no environment works"}\' > actor-0/
 
 def test_one_that_gives_up_is_not_started_again(supervise):
     error = "echo '[actor 0] error: none works'; echo '  File a.py'; echo '    bug()'; "
-    told = supervise(["sh", "-c", error + GIVES_UP], name="actor-0", restarts=5, leader="learners")
+    told = supervise(["sh", "-c", error + GIVES_UP], name="actor-0", restarts=5)
     assert told.wait() == 1
     failure = told.state["failure"]
     assert (told.state["state"], told.state["restarts"]) == ("failed", 0)
@@ -105,7 +105,7 @@ def test_one_that_worked_before_it_gave_up_is_started_again(supervise):
     works = """[ -e worked ] && {}; echo '{"frames": 9}' > actor-0/beat; touch worked; exit 1"""
     told = supervise(
         ["sh", "-c", works.replace("{}", GIVES_UP)],
-        **{"name": "actor-0", "restarts": 2, "leader": "learners"},
+        **{"name": "actor-0", "restarts": 2},
     )
     assert told.wait() == 1
     assert told.state["restarts"] == 2
@@ -117,7 +117,7 @@ def test_a_start_is_told_the_crash_of_the_last_one_that_had_not_worked(supervise
         'echo "told $IMPALA_MM_LAST_CRASH."; n=$(cat n || echo 0); echo $((n+1)) > n; '
         """echo "{\\"frames\\": $n, \\"crash\\": \\"crash $n\\"}" > actor-0/beat; exit 1"""
     )
-    told = supervise(["sh", "-c", crash], name="actor-0", restarts=2, leader="learners")
+    told = supervise(["sh", "-c", crash], name="actor-0", restarts=2)
     assert told.wait() == 1
     lines = [line for line in told.log.read_text().splitlines() if line.startswith("told")]
     assert lines == ["told .", "told crash 0.", "told ."], "the second one had worked"
@@ -187,7 +187,7 @@ def test_one_that_obeys_nothing_is_killed_when_its_patience_is_over(supervise, t
 
 
 def test_an_order_while_it_waits_to_start_again_is_obeyed(supervise, tmp_path):
-    told = supervise(["sh", "-c", "exit 3"], name="actor-0", restarts=9, leader="learners")
+    told = supervise(["sh", "-c", "exit 3"], name="actor-0", restarts=9)
     until(lambda: told.state.get("restarts", 0) >= 3)
     told.until("waits")
     (told.folder / "stop").write_text("save")
@@ -196,7 +196,7 @@ def test_an_order_while_it_waits_to_start_again_is_obeyed(supervise, tmp_path):
 
 
 def test_those_that_follow_end_with_their_leader_and_save_is_not_theirs(supervise, tmp_path):
-    leader, actor = supervise(STAYS), supervise(STAYS, name="actor-0", leader="learners")
+    leader, actor = supervise(STAYS), supervise(STAYS, name="actor-0")
     for each in (leader, actor):
         each.until_it_says("up")
     os.kill(leader.state["process"][0], signal.SIGSTOP)  # it takes its time for saving
@@ -218,10 +218,10 @@ def test_an_evaluator_has_time_for_the_last_checkpoint_once_the_learners_have_en
     deaf = tests.replace("0.5", "60")
     leader = supervise(STAYS)
     evaluators = [
-        supervise([*PYTHON, code], name=f"evaluator-{i}", job="evaluator", leader="learners")
+        supervise([*PYTHON, code], name=f"evaluator-{i}", job="evaluator")
         for i, code in enumerate([tests, deaf])
     ]
-    actor = supervise([*PYTHON, tests], name="actor-0", job="actor", leader="learners")
+    actor = supervise([*PYTHON, tests], name="actor-0", job="actor")
     for each in (leader, *evaluators, actor):
         each.until_it_says("up")
     (leader.folder / "stop").write_text("save")
@@ -238,10 +238,8 @@ def test_an_evaluator_has_time_for_the_last_checkpoint_once_the_learners_have_en
 def test_processes_on_hosts_without_learners_end_when_these_are_said_to_have_ended(
     supervise, tmp_path
 ):
-    actor = supervise(STAYS, name="actor-0", job="actor", leader="learners", lease_secs=0.0)
-    evaluator = supervise(
-        STAYS, name="evaluator", job="evaluator", leader="learners", lease_secs=0.0
-    )
+    actor = supervise(STAYS, name="actor-0", job="actor", lease_secs=0.0)
+    evaluator = supervise(STAYS, name="evaluator", job="evaluator", lease_secs=0.0)
     for each in (actor, evaluator):
         each.until_it_says("up")
     (tmp_path / "stop").write_text("ended")
@@ -251,7 +249,7 @@ def test_processes_on_hosts_without_learners_end_when_these_are_said_to_have_end
 
 
 def test_no_supervisor_outlives_the_leaders(supervise):
-    leader, actor = supervise(STAYS), supervise(STAYS, name="actor-0", leader="learners")
+    leader, actor = supervise(STAYS), supervise(STAYS, name="actor-0")
     for each in (leader, actor):
         each.until_it_says("up")
     processes = [each.state["process"] for each in (leader, actor)]

@@ -35,8 +35,8 @@ def test_what_cannot_be_asked_for_is_not_gone(tmp_path, failing):
     assert not is_gone(tmp_path / "none")
 
 
-def test_a_process_goes_on_while_nobody_can_read_whether_its_leader_does(tmp_path, failing):
-    task = Task(**dict.fromkeys(Task._fields) | {"name": "a", "folder": tmp_path, "leader": "b"})
+def test_a_process_goes_on_while_nobody_can_read_whether_its_learners_do(tmp_path, failing):
+    task = Task(**dict.fromkeys(Task._fields) | {"name": "a", "folder": tmp_path})
     requests = StopRequests(task, HeartbeatMonitor(tmp_path / "beat"))
     requests._created -= 100
     (tmp_path / "a").mkdir()
@@ -46,16 +46,16 @@ def test_a_process_goes_on_while_nobody_can_read_whether_its_leader_does(tmp_pat
 
 
 def test_a_process_without_a_lease_outlives_learners_of_another_host(tmp_path):
-    task = Task(**dict.fromkeys(Task._fields) | {"name": "a", "folder": tmp_path, "leader": "b"})
-    for folder in ("a", "b"):
+    task = Task(**dict.fromkeys(Task._fields) | {"name": "a", "folder": tmp_path})
+    for folder in ("a", "learners"):
         (tmp_path / folder).mkdir()
     for lease, request in ((0.0, ""), (None, "save")):
         requests = StopRequests(task._replace(lease_secs=lease), HeartbeatMonitor(tmp_path / "x"))
         requests._created -= 100
         assert requests.newest() == request, "its learners' state is not on this machine"
         # A copy of the state of the other machine, whose supervisor is no process of this one.
-        copied = {"name": "b", "job": "learner", "host": "far", "state": "running", "log": ""}
-        copied |= {"supervisor": [4194303, 7], "process": None, "restarts": 0, "failure": None}
-        write_json(tmp_path / "b" / "state.json", copied)
+        copied = {"name": "learners", "job": "learner", "host": "far", "state": "running"}
+        copied |= {"log": "", "supervisor": [4194303, 7], "process": None, "restarts": 0}
+        write_json(tmp_path / "learners" / "state.json", copied)
         assert requests.newest() == request
-        (tmp_path / "b" / "state.json").unlink()
+        (tmp_path / "learners" / "state.json").unlink()

@@ -98,7 +98,7 @@ def test_a_window_of_a_long_log_begins_some_screenfuls_before_its_end(shown, tmp
 
 
 def test_ctrl_c_says_what_it_would_do_and_a_second_one_does_it(shown):
-    supervised, window = shown(STAYS, name="actor-0", leader="learners", restarts=9)
+    supervised, window = shown(STAYS, name="actor-0", restarts=9)
     window.until("up")
     window.type("\x03")
     window.until("-- Ctrl-C again within 5 s stops actor-0 for good")
