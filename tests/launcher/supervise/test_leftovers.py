@@ -212,7 +212,7 @@ def test_when_actors_were_killed_their_supervisor_removes_what_they_shared(tmp_p
     """Also if it has not restarted its actor yet, as here for 0.5 s."""
     command = [sys.executable, "-c", _SHARES, str(tmp_path)]
     actor = Supervised(tmp_path, command, **{"name": "actor-0", "job": "actor", "restarts": 1,
-                       "leader": "learners", "workdir": str(ROOT)})  # fmt: skip
+                       "workdir": str(ROOT)})  # fmt: skip
     try:
         found = until(
             lambda: actor.log.exists() and re.search("shares (.+)\n", actor.log.read_text())
