@@ -64,7 +64,7 @@ class Agreement:
             if process_rank().rank == 0:
                 say(f"error: {error}")
             mpi.finalize()
-            time.sleep(_FORWARD_SECONDS)
+            time.sleep(_FORWARD_SECONDS * (1 + process_rank().rank))  # rank 0 exits first
             lifecycle.exit_now(2)
 
     def reach(self, gather: Callable[[Any, str], list[Any]]) -> list[str]:
