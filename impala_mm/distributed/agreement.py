@@ -19,9 +19,9 @@ from impala_mm.runtime.run_token import TokenFile
 from impala_mm.runtime.starter import process_rank
 
 _PACKAGES = ("dm-sonnet", "horovod", "numpy")
-# For mpirun to print rank 0's error: at the first exit with an error it ends all processes, and on
-# a busy machine loses what it has not read yet.
-_FORWARD_SECONDS = 0.5
+# At the first exit with an error mpirun ends all processes, and on a busy machine loses what it has
+# not read yet. So rank 0, which logs the error, waits and then exits first.
+_FIRST_EXIT_SECONDS, _LAST_EXIT_SECONDS = 0.5, 2
 
 
 class SettingsDiffer(Exception):
@@ -61,10 +61,11 @@ class Agreement:
         try:
             self.addresses = _compare(mpi.gather(self._mine))
         except SettingsDiffer as error:
-            if process_rank().rank == 0:
+            is_first = process_rank().rank == 0
+            if is_first:
                 say(f"error: {error}")
             mpi.finalize()
-            time.sleep(_FORWARD_SECONDS * (1 + process_rank().rank))  # rank 0 exits first
+            time.sleep(_FIRST_EXIT_SECONDS if is_first else _LAST_EXIT_SECONDS)
             lifecycle.exit_now(2)
 
     def reach(self, gather: Callable[[Any, str], list[Any]]) -> list[str]:
