@@ -81,7 +81,10 @@ def map_nest(like: Any, file: int) -> Any:
     leaves = nests.flatten(like)
     starts = np.cumsum([0, *(-(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT for leaf in leaves)])
     size = max(int(starts[-1]), 1)
-    os.ftruncate(file, size)
+    if not (allocated := os.fstat(file).st_size):  # this process is the first
+        os.ftruncate(file, size)
+    elif allocated != size:
+        raise ValueError(f"the shared memory has {allocated} bytes, and {size} were expected")
     memory = mmap.mmap(file, size)
     arrays = [
         np.ndarray(leaf.shape, leaf.dtype, memory, int(start))

@@ -15,7 +15,7 @@ from supervising import until
 from impala_mm.environments import nests
 from impala_mm.environments.faults import FaultElsewhere, make_fault
 from impala_mm.environments.make import make_environments
-from impala_mm.environments.worker_vector import WorkerDied, WorkerProcess
+from impala_mm.environments.worker_vector import WorkerDied, WorkerProcess, map_nest
 
 ENVS = 5
 RAISES_AT = 20
@@ -192,6 +192,18 @@ def test_workers_end_when_their_actor_is_killed_whatever_they_do():
     process.kill()
     process.wait()
     until(lambda: not any(map(_is_alive, pids)))
+
+
+def test_a_worker_cannot_change_the_size_of_the_shared_memory(tmp_path):
+    """Memory that shrinks ends the process that reads it."""
+    with (tmp_path / "memory").open("w+b") as file:
+        shared = map_nest(np.zeros(100), file.fileno())
+        same = map_nest(np.zeros(100), file.fileno())
+        for size in (1, 10000):
+            with pytest.raises(ValueError, match="memory"):
+                map_nest(np.zeros(size), file.fileno())
+    same[99] = 7
+    assert shared[99] == 7
 
 
 def test_files_of_the_current_folder_are_not_run_by_workers(vector, tmp_path, monkeypatch):
