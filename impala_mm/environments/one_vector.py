@@ -80,7 +80,8 @@ class OneVector:
                 self._open()
                 self._reset_seeded(self._vector)
             except FAILURES as error:
-                self._vector, self._reopening = None, error
+                self.close()
+                self._reopening = error
                 raise
             self._now.fault.fill(False)
         rows = [array[environment, None].copy() for array in nests.flatten(self._now)]

@@ -260,6 +260,34 @@ def test_no_vector_is_reported_for_each_environment_and_tried_again_after_a_step
     envs.close()
 
 
+def test_a_vector_that_is_opened_again_and_cannot_be_reset_is_closed():
+    made, closed, willing = [], [], [True]
+
+    class Unresettable(Alike):
+        def __init__(self, num_envs):
+            super().__init__(num_envs, wrong=lambda *_: 1 / 0)
+            made.append(self)
+
+        def reset(self, *, seed=None, options=None):
+            if not willing[0]:
+                raise OSError("no reset")
+            return super().reset(seed=seed)
+
+        def close(self):
+            closed.append(self)
+            super().close()
+
+    envs = VectorLevel("unresettable", Unresettable, Options()).make(2, 0)
+    envs.reset()
+    willing[0] = False
+    envs.step(np.zeros(2, int))
+    with pytest.raises(OSError, match="no reset"):
+        envs.rebuild(0)
+    envs.close()
+    assert len(closed) == len(made) >= 2
+    assert set(closed) == set(made)
+
+
 class _Tensor:
     """An array of a device: NumPy gets it by `cpu` alone."""
 
