@@ -118,12 +118,14 @@ class StopRequests:
         frontend that is connected to this host, for this time by our own monotonic clock; 0
         seconds: it never is.
         """
+        if not seconds:
+            return False
         touched = None
         with contextlib.suppress(OSError):  # no frontend has been connected yet
             touched = (self._run_folder / "news").stat().st_mtime_ns
         if (seen := (touched, self._heartbeat.frames())) != self._last_seen:
             self._last_seen, self._renewed = seen, time.monotonic()
-        return bool(seconds) and time.monotonic() - self._renewed > seconds
+        return time.monotonic() - self._renewed > seconds
 
 
 class Supervisor:
