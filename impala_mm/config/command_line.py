@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from impala_mm.config import (
+    algorithm_settings,
     flag_values,
     flags,
     help_page,
@@ -36,6 +37,7 @@ from impala_mm.config import (
 from impala_mm.config.errors import BadSettings
 from impala_mm.config.flags import AUTO, OldName, nearest, refuse
 from impala_mm.config.setting_files import COMMAND_LINE, Sourced
+from impala_mm.config.settings import Config
 
 _HELP = {"--help", "-help", "-h", "--helpfull"}
 _Pairs = Sequence[tuple[str, str | None]]  # flags as they are typed: names and texts
@@ -51,12 +53,11 @@ def escape_unknown_characters() -> None:
 def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, ...], list[str]]:
     """Parse `argv`; return an object of each config type, and the names of the flags given.
 
-    A config type may have two methods: `of_arguments(text_of)` returns the subclass that replaces
-    it, and `of_all_algorithms()` the flags of other subclasses, with the algorithms that have them.
-    NOT_TAKEN has flags of other types that it refuses. A method `__post_init__` may compare flags
-    with each other: it raises a ValueError with the error. So does `refuse_typed`, about values
-    that a recorded run may have. If it has the flags `preset` and `config`, the
-    flags in these files count as given.
+    The settings of the algorithm that is given take the place of `Config`, of which they are a
+    subclass. NOT_TAKEN of a config type has flags of other types that it refuses. A method
+    `__post_init__` may compare flags with each other: it raises a ValueError with the error. So
+    does `refuse_typed`, about values that a recorded run may have. If it has the flags `preset` and
+    `config`, the flags in these files count as given.
 
     A mistake in the flags ends the program with exit code 2 and a one-line error, or a line for
     each flag that does not exist. `--help` prints `about` and flags (`help_page`), `--show_config`
@@ -73,7 +74,9 @@ def parse(argv: Sequence[str], about: str, *configs: type) -> tuple[tuple[Any, .
     if "imports" in texts:
         _import_modules(texts["imports"])
     types: list[Any] = [
-        each.of_arguments(texts.__getitem__) if hasattr(each, "of_arguments") else each
+        algorithm_settings.of_arguments(texts.__getitem__, each)
+        if issubclass(each, Config)
+        else each
         for each in configs
     ]
     known = _Flags(types, texts.get("algorithm", ""))
@@ -158,7 +161,7 @@ class _Flags:
             name: self.fields.get(now or "") for name, now in names.items()
         }
         self.by_name |= self.fields  # of which an algorithm's own may have the name of an alias
-        self._algorithm = algorithm  # whose types these are
+        self._algorithm = algorithm  # whose types these are; empty if none is one's
 
     def texts(self, words: Iterable[str]) -> dict[str, str]:
         """Return the texts typed, by the flags' own names; of one that is typed again, the last."""
@@ -187,12 +190,10 @@ class _Flags:
 
     def of_other_algorithms(self) -> dict[str, Any]:
         """Return the flags that other algorithms have, and these algorithms, by name."""
-        return {
-            name: flag_and_algorithms
-            for each in self.types
-            for name, flag_and_algorithms in getattr(each, "of_all_algorithms", dict)().items()
-            if name not in self.fields
-        }
+        if not self._algorithm:
+            return {}
+        found = algorithm_settings.of_all(Config)
+        return {name: found[name] for name in found if name not in self.fields}
 
     def why_unknown(self, name: str, text: str = "") -> str:
         """Return that there is no such flag, and what there is instead."""

@@ -6,7 +6,7 @@ of `--help`. The flags of one algorithm are those of a subclass, which `algorith
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
 from impala_mm.config import algorithm_settings
@@ -99,16 +99,3 @@ class Config(TrainingSettings, RunSettings):
     def of_algorithm(cls, name: str) -> type["Config"]:
         """Return the type of the settings of --algorithm=name; raise BadAlgorithm."""
         return algorithm_settings.settings_type(name, cls)
-
-    @classmethod
-    def of_arguments(cls, text_of: Callable[[str], str]) -> type["Config"]:
-        """Return the type of the settings of the algorithm on the command line, or refuse it.
-
-        `text_of` returns the text of a flag there.
-        """
-        return algorithm_settings.of_arguments(text_of, cls)
-
-    @classmethod
-    def of_all_algorithms(cls) -> dict[str, tuple[dataclasses.Field, list[str]]]:
-        """Return the flags of all our algorithms by name, and which of them have it."""
-        return algorithm_settings.of_all(Config)
