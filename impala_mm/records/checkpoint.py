@@ -16,7 +16,6 @@ import contextlib
 import difflib
 import hashlib
 import math
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -217,9 +216,9 @@ def finish(work: Path, final: Path, about: dict[str, Any]) -> None:
     """
     paths = write_about(work, about)
     for path in [*paths, work / "about.json", work]:
-        _flush_to_disk(path)
+        safe_files.flush_to_disk(path)
     work.rename(final)
-    _flush_to_disk(final.parent)
+    safe_files.flush_to_disk(final.parent)
 
 
 def write_about(folder: Path, about: dict[str, Any]) -> list[Path]:
@@ -285,12 +284,3 @@ def _fingerprint(path: Path) -> list[Any]:
         raise ValueError("it is no file")
     with path.open("rb") as file:
         return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
-
-
-def _flush_to_disk(path: Path) -> None:
-    """Wait until what was written to this file or folder is on the disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -120,7 +120,7 @@ class MetricsAggregator:
         With `keeps_games`, games are kept until `take_games` returns them.
         """
         self._scores = scores
-        self._lock, self._collecting = threading.Lock(), threading.Lock()
+        self._lock = threading.RLock()  # `collect` holds it around `merge`
         self._returns = {level: deque[float](maxlen=_GAMES) for level in scores}  # raw
         # (raw return, steps, whether of the quarter of environments with the largest numbers)
         self._games: deque[tuple[float, float, bool]] = deque(maxlen=_GAMES)
@@ -139,7 +139,7 @@ class MetricsAggregator:
 
     def collect(self, rank: int, meter: Meter) -> None:
         """Add what a meter has measured; whichever threads ask, games stay in their order."""
-        with self._collecting:
+        with self._lock:
             self.merge(rank, meter.take_reading())
 
     def merge(self, rank: int, part: MeterReading) -> None:

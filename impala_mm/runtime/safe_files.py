@@ -60,20 +60,23 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file, in place of one that is there. Raises OSError."""
     work = path.with_name(path.name + ".part")
     try:
-        with work.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        work.write_bytes(content)
+        flush_to_disk(work)
         work.rename(path)
     except OSError:
         with contextlib.suppress(OSError):
             work.unlink()
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    flush_to_disk(path.parent)
+
+
+def flush_to_disk(path: Path) -> None:
+    """Wait until what was written to this file or folder is on the disk. Raises OSError."""
+    number = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(number)
     finally:
-        os.close(folder)
+        os.close(number)
 
 
 _INFINITIES = {"inf": math.inf, "-inf": -math.inf}
