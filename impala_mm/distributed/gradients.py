@@ -13,7 +13,7 @@ from impala_mm.config.settings import Config
 from impala_mm.data import variable_names
 from impala_mm.distributed import minibatches
 from impala_mm.distributed.group import LearnerGroup
-from impala_mm.distributed.minibatches import Metrics, MinibatchResult, Renewed
+from impala_mm.distributed.minibatches import Metrics, MinibatchResult
 
 Gradients = Sequence[tf.Tensor | tf.IndexedSlices | None]
 
@@ -69,7 +69,7 @@ class GradientReducer:
         if self.group.size > 1:
             # In a loop, the next iteration waits for this, and so for the average.
             with tf.control_dependencies([averaged]):
-                self._record.add_wait(tf.zeros([]))
+                self._record.add()
         return averaged
 
     def differentiate(
@@ -112,7 +112,7 @@ class GradientReducer:
         no call of this.
         """
         reduced = self._reduce(gradients, name)
-        finite = self._record.add_gradient(_global_norm(reduced), tf.zeros([]))
+        finite = self._record.add(norm=_global_norm(reduced))
         if self.group.size > 1:
             tf.cond(finite, lambda: tf.constant(False), lambda: self._note_own(gradients))
         return reduced
@@ -150,7 +150,7 @@ class GradientReducer:
             optimizer.apply(clipped, variables)
             return tf.constant(True)
 
-        finite = self._record.add_gradient(norm, changed)
+        finite = self._record.add(norm=norm, clipped=changed)
         tf.cond(finite, step, lambda: self._note_own(gradients))
         return AppliedGradient(norm, changed)
 
@@ -193,7 +193,6 @@ class GradientReducer:
         self._loops += 1
         seed = self._seed * 1000 + self._loops  # another order for each loop of one update
         parts = minibatches.shuffled_parts(size, epochs, count, seed, self._update)
-        given = Renewed(*renewed) if renewed else None
         return minibatches.run(
             step,
             parts,
@@ -201,7 +200,7 @@ class GradientReducer:
             stop_above or {},
             self.mean,
             self._record.is_finite,
-            given,
+            renewed,
             compiled and self.group.size == 1,
         )
 
@@ -235,8 +234,8 @@ class GradientReducer:
         """Note whether this learner's own gradients are finite; return False."""
         if self.group.size > 1:
             given = [_as_float(gradient) for gradient in gradients if gradient is not None]
-            norm = _global_norm(given)
-            self._record.add_own(tf.math.is_finite(norm))
+            is_finite = tf.math.is_finite(_global_norm(given))
+            self._record.add(fault=1.0 - tf.cast(is_finite, tf.float32))
         return tf.constant(False)
 
     def _exchange(self, gradients: list[tf.Tensor], name: str) -> list[tf.Tensor]:
@@ -247,7 +246,7 @@ class GradientReducer:
             before = tf.timestamp()
         reduced = self.group.mean(gradients, name, compressed=True)
         with tf.control_dependencies(reduced):
-            self._record.add_wait(tf.cast(tf.timestamp() - before, tf.float32))
+            self._record.add(wait=tf.cast(tf.timestamp() - before, tf.float32))
         return reduced
 
     def _unique(self, name: str) -> str:
@@ -369,23 +368,25 @@ class UpdateRecord:
             self._sums.assign(tf.zeros([5]))
             self._largest.assign(0.0)
 
-    def add_gradient(self, norm: tf.Tensor, clipped: tf.Tensor) -> tf.Tensor:
-        """Add an averaged gradient; return whether it and all earlier ones are finite, bool []."""
+    def add(
+        self,
+        norm: tf.Tensor | None = None,
+        clipped: tf.Tensor | float = 0.0,
+        wait: tf.Tensor | float = 0.0,
+        fault: tf.Tensor | float = 0.0,
+    ) -> tf.Tensor:
+        """Add what was measured, each float32 []; return what `is_finite` does.
+
+        `norm` is an averaged gradient's, `clipped` 1 if clipping changed it, `wait` the seconds of
+        an exchange with the other learners, `fault` 1 if this learner's own gradient was not finite
+        where their average is not.
+        """
+        total, count = (0.0, 0.0) if norm is None else (norm, 1.0)
         with tf.device("/CPU:0"):
-            sums = self._sums.assign_add(tf.stack([norm, 1.0, clipped, 0.0, 0.0]))
-            self._largest.assign(tf.maximum(self._largest, norm))
+            sums = self._sums.assign_add(tf.stack([total, count, clipped, wait, fault]))
+            if norm is not None:
+                self._largest.assign(tf.maximum(self._largest, norm))
             return tf.math.is_finite(sums[0])
-
-    def add_wait(self, seconds: tf.Tensor) -> None:
-        """Add the seconds, float32 [], of one exchange with the other learners."""
-        with tf.device("/CPU:0"):
-            self._sums.assign_add(tf.stack([0.0, 0.0, 0.0, seconds, 0.0]))
-
-    def add_own(self, is_finite: tf.Tensor) -> None:
-        """Add whether this learner's own gradient was finite, where their average is not."""
-        with tf.device("/CPU:0"):
-            fault = 1.0 - tf.cast(is_finite, tf.float32)
-            self._sums.assign_add(tf.stack([0.0, 0.0, 0.0, 0.0, fault]))
 
     def is_finite(self) -> tf.Tensor:
         """Return whether all gradients of this update so far are finite, bool []."""

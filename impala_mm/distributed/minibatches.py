@@ -8,13 +8,6 @@ import tensorflow as tf
 Metrics = dict[str, tf.Tensor]
 
 
-class Renewed(NamedTuple):
-    """Tensors that every step of an epoch is given, such as advantages, of the same shapes."""
-
-    first: Any  # nest: for the first epoch
-    renew: Callable[[], Any] | None  # returns the nest for the next one; None: it stays
-
-
 class MinibatchResult(NamedTuple):
     """The result of all minibatches of one update."""
 
@@ -70,23 +63,26 @@ def run(
     stop_above: Mapping[str, float],
     mean: Callable[[tf.Tensor, str], tf.Tensor],
     is_finite: Callable[[], tf.Tensor],
-    renewed: Renewed | None = None,
+    renewed: tuple[Any, Callable[[], Any] | None] | None = None,
     compiled: bool = False,
 ) -> MinibatchResult:
     """Make one step for each row of `parts`, until a gradient is not finite or a metric too large.
 
     An epoch has `count` rows. `mean` averages over learners. `stop_above` maps names of metrics to
-    limits. A metric is a number, or its sum and count, [2]. If `compiled`, XLA compiles the loop.
+    limits. A metric is a number, or its sum and count, [2]. `renewed` has the nest
+    that all steps of the first epoch are given, and what returns the next epoch's, of the same
+    shapes (None: it stays). If `compiled`, XLA compiles the loop.
     """
     steps = tf.shape(parts)[0]
     compiled = compiled and not tf.config.functions_run_eagerly()
     names: list[str] = []
+    first, renew = renewed or (None, None)
 
     def body(
         i: tf.Tensor, going: tf.Tensor, rows: tf.TensorArray, given: tuple[Any, ...]
     ) -> tuple[object, ...]:
         del going
-        if renew := renewed and renewed.renew:
+        if renew:
             begins = (i > 0) & (i % count == 0)
             given = tf.cond(begins, lambda: (renew(),), lambda: given)
         metrics = step(parts[i], *given)
@@ -109,7 +105,7 @@ def run(
         """Return (number of steps made, their metrics in rows)."""
         rows = tf.TensorArray(tf.float32, size=steps, element_shape=[None])
         # One iteration at a time: collectives of different iterations must not overtake each other.
-        given = (renewed.first,) if renewed else ()
+        given = (first,) if renewed else ()
         made, _, rows, _ = tf.while_loop(
             lambda i, going, *_: going & (i < steps),
             body,
