@@ -43,6 +43,15 @@ class ActorReport(NamedTuple):
     times: dict[str, float]  # seconds, by field of `ActorTimes`
 
 
+class JoinedActor(NamedTuple):
+    """What a learner knows of an actor from its last hello."""
+
+    level: str  # the level that it plays
+    host_name: str
+    is_here: bool  # whether it runs on this learner's host
+    movable: bool  # whether it knows all learners by the same addresses
+
+
 class ConnectedActors:
     """The connected actors, when one last joined or left, and the loads of all learners by rank.
 
@@ -53,14 +62,11 @@ class ConnectedActors:
         """Begin without any actor of learner `rank`; `in_rounds`: the actors play in rounds."""
         self._rank, self._in_rounds = rank, in_rounds
         self.heard: dict[int, float] = {}  # by connected actor: when it sent its last message
-        self.levels: dict[int, str] = {}  # by actor, those that have left included
+        self.joined: dict[int, JoinedActor] = {}  # by actor, those that have left included
         self.loads = list[LearnerLoad]()
         self.changed_at = time.monotonic()  # when an actor last joined or left
-        self._on_this_host = set[int]()  # including those that have left
-        self._host_names = dict[int, str]()  # including those of actors that have left
         self._use = dict[int, Use]()  # by the actors' last messages
         self._gave_up = set[int]()  # of these a message may still be on its way
-        self._movable = set[int]()  # actors that know all learners by the same addresses
         # By the actors' messages: reports that nobody took yet, unrolls that reached no learner,
         # and faults of environments.
         self._reports = list[ActorReport]()
@@ -69,14 +75,10 @@ class ConnectedActors:
 
     def join(self, actor: int, asked: dict[str, Any], movable: bool) -> None:
         """Add an actor by what its hello says."""
+        is_here = asked.get("host") == socket.gethostname()
+        level, host_name = asked.get("level", ""), asked.get("host_name", "")
         with self._lock:
-            self.levels[actor] = asked.get("level", "")
-            self._host_names[actor] = asked.get("host_name", "")
-            here = asked.get("host") == socket.gethostname()
-            for actors, belongs in ((self._on_this_host, here), (self._movable, movable)):
-                actors.discard(actor)
-                if belongs:
-                    actors.add(actor)
+            self.joined[actor] = JoinedActor(level, host_name, is_here, movable)
             self._gave_up.discard(actor)
         self.heard_from(actor)
 
@@ -99,7 +101,7 @@ class ConnectedActors:
             self.dropped += header.dropped
             self.faults += header.faults
             if header.playing or len(episodes):
-                level, times = self.levels[header.actor], header.times._asdict()
+                level, times = self.joined[header.actor].level, header.times._asdict()
                 episodes = episodes[np.isfinite(episodes).all(1)]  # a mean would be NaN for long
                 episodes = episodes[(episodes[:, 0] >= 0) & (episodes[:, 0] < MAX_ENVIRONMENTS)]
                 self._reports.append(
@@ -139,14 +141,14 @@ class ConnectedActors:
     def on_other_hosts(self) -> int:
         """Return how many of the connected actors run on other hosts."""
         with self._lock:
-            return len(self.heard.keys() - self._on_this_host)
+            return sum(not self.joined[actor].is_here for actor in self.heard)
 
     def use_by_host(self) -> dict[str, Use]:
         """Return what the processes of all connected actors use."""
         hosts: dict[str, Use] = {}
         with self._lock:
             for actor in self.heard.keys() & self._use.keys():
-                host, more = self._host_names.get(actor, ""), self._use[actor]
+                host, more = self.joined[actor].host_name, self._use[actor]
                 before = hosts.get(host, Use())
                 hosts[host] = Use(before.cores + more.cores, before.memory + more.memory)
         return hosts
@@ -166,7 +168,7 @@ class ConnectedActors:
     def redirect(self, actor: int, queue_fill: float, playing: Collection[int] = ()) -> int | None:
         """Remove the actor if another learner needs it more and it may move; return that one."""
         with self._lock:
-            if actor not in self._movable or actor not in self.heard:
+            if actor not in self.heard or not self.joined[actor].movable:
                 return None
             choose = choose_learner_without_actors if self._in_rounds else choose_learner
             # To count the active actors takes long. More of them never keep an actor here, so

@@ -286,7 +286,7 @@ class Server:
         environments, level = sum(asked.get("groups", ())), asked.get("level", "")
         if level not in (levels := self._identity.get("level_name", "").split(",")):
             return f"this actor plays the level {level!r}, the learner's are {', '.join(levels)}"
-        if asked["actor"] not in self.actors.levels and len(self.actors.levels) >= MAX_ACTORS:
+        if asked["actor"] not in self.actors.joined and len(self.actors.joined) >= MAX_ACTORS:
             return (
                 f"actors of {MAX_ACTORS:,} numbers have joined: give this one the --task of another"
             )
