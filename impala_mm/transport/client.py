@@ -82,7 +82,8 @@ class Client:
         credentials = Credentials.parse(token)
         self._token = tf.constant(credentials.token)
         self.no_content, self.no_episodes = tf.zeros([0], tf.string), tf.zeros([0, FIELDS])
-        self._timeout = int(timeout * 1000)
+        self._timeout, self._default = timeout, _milliseconds(timeout)
+        self._names = dict[str, tf.Tensor]()  # of functions
         self._reader = secrets.randbits(62)
         # About the learner, once it has answered `hello`. The nonce is a random number that
         # identifies the learner process; after a restart it is a different one.
@@ -102,14 +103,13 @@ class Client:
         except OSError as error:
             raise Unreachable(f"nothing answers at {address} ({error.strerror or error})") from None
         try:
-            client = tf.distribute.experimental.rpc.Client.create(
+            self._rpc = tf.distribute.experimental.rpc.Client.create(
                 *("grpc", self._target),
                 name=secrets.token_hex(8),
-                timeout_in_ms=min(self._timeout, 5000),
+                timeout_in_ms=int(min(timeout, 5) * 1000),
             )
         except tf.errors.OpError as error:
             raise Unreachable(f"nothing answers at {address} ({type(error).__name__})") from None
-        self._rpc = RpcCaller(client, self._timeout)
 
     def hello(self, request: dict[str, Any]) -> dict[str, Any]:
         """Introduce this actor, and return the learner's identity.
@@ -135,12 +135,12 @@ class Client:
         If it does, a call that got no answer was waiting for room in the learner's queue.
         """
         try:
-            answer = self._greet({"probe": True}, timeout=min(self._timeout, 5000))
+            answer = self._greet({"probe": True}, timeout=min(self._timeout, 5))
         except Unreachable:
             return False
         return answer["nonce"] == self.nonce
 
-    def _greet(self, request: dict[str, Any], timeout: int = 0) -> dict[str, Any]:
+    def _greet(self, request: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
         """Call `hello`, and return its answer; the connection now exists."""
         [answer] = self._call("hello", json.dumps(request).encode(), result=_TEXT, timeout=timeout)
         route.watch(self._target)
@@ -225,16 +225,35 @@ class Client:
         result: Sequence[tf.DType],
         timeout: float | None = None,
     ) -> "PendingCall":
-        """Start a call and return without waiting; `timeout` is in seconds, or the client's."""
-        return self._rpc.start(
-            function, [self._token, *arguments], result, int((timeout or 0) * 1000)
+        """Start a call and return without waiting; `result` has the types of its answer.
+
+        `timeout` is in seconds; None: the client's.
+        """
+        name = self._names.get(function)
+        if name is None:
+            name = self._names[function] = tf.constant(function)
+        future, deleter = gen_rpc_ops.rpc_call(
+            self._rpc._client_handle,
+            args=[self._token, *arguments],
+            method_name=name,
+            timeout_in_ms=_milliseconds(timeout) if timeout else self._default,
         )
+        return PendingCall(function, future, deleter, result)
 
     def _call(
-        self, function: str, *arguments: Any, result: Sequence[tf.DType], timeout: int = 0
+        self,
+        function: str,
+        *arguments: Any,
+        result: Sequence[tf.DType],
+        timeout: float | None = None,
     ) -> list[tf.Tensor]:
-        tensors = [self._token, *map(tf.convert_to_tensor, arguments)]
-        return wait_for_answer(function, self._rpc.start(function, tensors, result, timeout))
+        tensors = list(map(tf.convert_to_tensor, arguments))
+        return self.start(function, tensors, result, timeout).result()
+
+
+def _milliseconds(seconds: float) -> tf.Tensor:
+    # A Python number would take the slow path of TensorFlow's calls.
+    return tf.constant(int(seconds * 1000), tf.int64)
 
 
 class Delivery:
@@ -272,7 +291,7 @@ class Delivery:
         """
         while True:
             call, self._call = self._call or self._start(content_omitted=True), None
-            numbers, answer = wait_for_answer(self._header.function, call)
+            numbers, answer = call.result()
             reply = self._client.read_reply(numbers)
             if reply == Reply.LOST:
                 raise StreamLost
@@ -309,7 +328,7 @@ class Delivery:
                 part = tf.constant(content[offset : offset + MAX_CONTENT])
                 position = tf.constant([unroll, index], tf.int64)
                 call = self._client.start("chunk", [header, position, part], _NUMBERS)
-                [code] = wait_for_answer("chunk", call)
+                [code] = call.result()
                 if int(code) == Reply.INVALID:  # other replies come again, to the message itself
                     refuse_denied(Reply.INVALID)
                 count += 1
@@ -329,21 +348,6 @@ def refuse_denied(reply: Reply) -> None:
         raise Refused("a message of this actor cannot be right: the learner's log says why")
 
 
-def wait_for_answer(function: str, call: "PendingCall") -> list[tf.Tensor]:
-    """Wait for a call's answer and return it; raise Unreachable if the call fails."""
-    code, message = call.wait()
-    if code:
-        if _ENDED.search(message):
-            raise Unreachable("the learner has ended", ended=True)
-        if code == tf.errors.UNAVAILABLE:  # its process has exited, or the network is down
-            raise Unreachable("the connection to the learner has ended", late=True, ended=True)
-        first = _GRAPH_NODES.sub("", message.split("\n")[0])
-        late = code == tf.errors.DEADLINE_EXCEEDED
-        # Without a local name for the exception, whose traceback would keep the call alive.
-        raise Unreachable(f"{function}: {first or f'error {code}'}", late)
-    return call.answer()
-
-
 _TEXT, _NUMBERS, _BOTH = [tf.string], [tf.int64], [tf.int64, tf.string]
 # Messages of TensorFlow about a call that a learner ended: its queue of unrolls was closed, or its
 # server refuses calls (`messages.RUN_ENDED`).
@@ -353,42 +357,14 @@ _ENDED = re.compile(
 _GRAPH_NODES = re.compile(r"\{\{[^}]*\}\}\s*")  # names of TensorFlow's graph nodes in a message
 
 
-class RpcCaller:
-    """A caller of the functions of one learner."""
-
-    def __init__(self, client: Any, timeout: int):
-        """Call by `client`, a `tf.distribute.experimental.rpc.Client`.
-
-        `timeout` is in milliseconds, for calls that give none.
-        """
-        self._client, self._timeout = client, tf.constant(timeout, tf.int64)
-        self._names = dict[str, tf.Tensor]()
-
-    def start(
-        self,
-        function: str,
-        arguments: Sequence[tf.Tensor],
-        result: Sequence[tf.DType],
-        timeout: int = 0,
-    ) -> "PendingCall":
-        """Start a call and return without waiting; `result` has the types of its answer."""
-        name = self._names.get(function)
-        if name is None:
-            name = self._names[function] = tf.constant(function)
-        future, deleter = gen_rpc_ops.rpc_call(
-            self._client._client_handle,
-            args=arguments,
-            method_name=name,
-            timeout_in_ms=tf.constant(timeout, tf.int64) if timeout else self._timeout,
-        )
-        return PendingCall(future, deleter, result)
-
-
 class PendingCall:
     """A call that was started; when it is freed, it frees TensorFlow's resource for the call."""
 
-    def __init__(self, future: tf.Tensor, deleter: tf.Tensor, result: Sequence[tf.DType]):
-        self._future, self._deleter, self._result = future, deleter, result
+    def __init__(
+        self, function: str, future: tf.Tensor, deleter: tf.Tensor, types: Sequence[tf.DType]
+    ):
+        self._function, self._types = function, types
+        self._future, self._deleter = future, deleter
 
     def wait(self) -> tuple[int, str]:
         """Wait for the end of the call; return (0, ""), or TensorFlow's error code and message."""
@@ -396,9 +372,19 @@ class PendingCall:
         number = int(code)
         return number, message.numpy().decode(errors="replace") if number else ""
 
-    def answer(self) -> list[tf.Tensor]:
-        """Return the function's results, after a `wait` without an error."""
-        return gen_rpc_ops.rpc_get_value(self._future, Tout=self._result)
+    def result(self) -> list[tf.Tensor]:
+        """Wait for the call's answer and return it; raise Unreachable if the call fails."""
+        code, message = self.wait()
+        if code:
+            if _ENDED.search(message):
+                raise Unreachable("the learner has ended", ended=True)
+            if code == tf.errors.UNAVAILABLE:  # its process has exited, or the network is down
+                raise Unreachable("the connection to the learner has ended", late=True, ended=True)
+            first = _GRAPH_NODES.sub("", message.split("\n")[0])
+            late = code == tf.errors.DEADLINE_EXCEEDED
+            # Without a local name for the exception, whose traceback would keep the call alive.
+            raise Unreachable(f"{self._function}: {first or f'error {code}'}", late)
+        return gen_rpc_ops.rpc_get_value(self._future, Tout=self._types)
 
     def __del__(self) -> None:
         if tf.executing_eagerly():

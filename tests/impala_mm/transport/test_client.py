@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 from processes import free_port
 
-from impala_mm.transport.client import RpcCaller
+from impala_mm.transport.client import Client, Unreachable
 
-_NOTHING = [tf.TensorSpec([], tf.int64)]
+_SPECS = [tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64)]  # the token, a number
 
 
 @pytest.fixture(scope="module")
@@ -17,24 +17,23 @@ def caller():
     experimental, empty = tf.distribute.experimental.rpc, tf.queue.FIFOQueue(1, tf.int64, [[]])
     server = experimental.Server.create("grpc", address)
 
-    @tf.function(input_signature=_NOTHING, autograph=False)
-    def twice(number):
+    @tf.function(input_signature=_SPECS, autograph=False)
+    def twice(token, number):
         return 2 * number, tf.strings.as_string(number)
 
-    @tf.function(input_signature=_NOTHING, autograph=False)
-    def fails(number):
+    @tf.function(input_signature=_SPECS, autograph=False)
+    def fails(token, number):
         with tf.control_dependencies([tf.debugging.assert_equal(number, number + 1, "as it must")]):
             return tf.identity(number)
 
-    @tf.function(input_signature=_NOTHING, autograph=False)
-    def never(number):
+    @tf.function(input_signature=_SPECS, autograph=False)
+    def never(token, number):
         return empty.dequeue() + number
 
     for function in (twice, fails, never):
         server.register(function.__name__, function)
     server.start()
-    client = experimental.Client.create("grpc", address, name="ours", timeout_in_ms=5000)
-    yield RpcCaller(client, 10_000)
+    yield Client(address, "a token", timeout=10)
     empty.close(cancel_pending_enqueues=True)
 
 
@@ -43,19 +42,24 @@ def test_calls_bring_answers_in_any_order(caller):
     calls = [caller.start("twice", [tf.constant(i, tf.int64)], result) for i in range(9)]
     for i in reversed(range(9)):
         assert calls[i].wait() == (0, "")
-        number, text = calls[i].answer()
+        number, text = calls[i].result()
         assert (int(number), text.numpy()) == (2 * i, b"%d" % i)
 
 
 def test_a_call_that_fails_says_why_and_a_late_one_that_it_is_late(caller):
     one = [tf.constant(1, tf.int64)]
-    code, message = caller.start("fails", one, [tf.int64]).wait()
+    failed = caller.start("fails", one, [tf.int64])
+    code, message = failed.wait()
     assert code == tf.errors.INVALID_ARGUMENT
     assert "as it must" in message
-    late = caller.start("never", one, [tf.int64], timeout=50)
+    with pytest.raises(Unreachable, match=r"^fails: .*as it must") as failure:
+        failed.result()
+    assert not failure.value.late
+    late = caller.start("never", one, [tf.int64], timeout=0.05)
     assert late.wait()[0] == tf.errors.DEADLINE_EXCEEDED
-    with pytest.raises(tf.errors.OpError):
-        late.answer()
+    with pytest.raises(Unreachable, match=r"^never: ") as failure:
+        late.result()
+    assert failure.value.late
     assert caller.start("unknown", one, [tf.int64]).wait()[0]
 
 

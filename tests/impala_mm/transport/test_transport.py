@@ -322,13 +322,13 @@ def test_a_call_again_asks_without_the_content_and_sends_it_only_where_it_is_not
     server, address = serve()
     client = _join(address)
     sent = []
-    start = client._rpc.start
+    start = client.start
 
     def counted(function, arguments, *options):
-        sent.append(int(tf.size(arguments[2])))
+        sent.append(int(tf.size(arguments[1])))
         return start(function, arguments, *options)
 
-    client._rpc.start = counted
+    client.start = counted
     assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, is_repeat=True) == Reply.ACCEPTED
     assert sent == [0, 1]
     assert client.enqueue(_header(client, 0), [b"x"], NO_EPISODES, is_repeat=True) == Reply.STALE
