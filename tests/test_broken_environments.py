@@ -8,7 +8,7 @@ from tests.helpers import broken_levels
 
 pytestmark = pytest.mark.slow
 LEVELS = "tests.helpers.broken_levels"
-NO_STEP = r"no environment of this actor has completed a single step after 16 rebuilds"
+NO_STEP = r"no environment of this actor has completed a single step: 16 unrolls had faults"
 
 
 def _command(folder, level, *more):

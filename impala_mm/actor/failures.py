@@ -25,7 +25,7 @@ from impala_mm.runtime.heartbeat import Heartbeat
 from impala_mm.runtime.log import Say
 from impala_mm.transport.client import Client, Refused, Unreachable
 
-_MAX_REBUILDS = 5  # rebuilds after which an environment should have completed a step
+_MAX_WITHOUT_A_STEP = 5  # unrolls with faults after which some step should have been completed
 # Consecutive unrolls of all environments that all had faults, before the actor gives up.
 _MAX_BROKEN_UNROLLS = 10
 _HANG_SECONDS = 30.0  # seconds without progress of the environments before they are reported
@@ -73,35 +73,32 @@ class FaultCounter:
         self._groups, self._heartbeat = groups, heartbeat
         self._log = FaultLog(say, tell)
         self._size = sum(size for _, size in groups)
-        self._rebuilds = 0
+        self._with_faults = 0  # unrolls
         self._has_complete_unroll = False
         self._broken_unrolls = 0  # unrolls in a row that no environment has completed
         self._first: Fault | None = None
         self._last: Fault
         self.new = 0  # faults in the last unroll
 
-    def after_unroll(self, complete: int | None = None) -> None:
+    def after_unroll(self, complete: int) -> None:
         """Take and log the new faults of all groups; raise TooManyFaults if nothing else comes.
 
-        `complete` is the number of environments that completed the unroll; None: those without a
-        new fault.
+        `complete` is the number of environments that completed the unroll.
         """
         faults: list[Fault] = []
-        broken = 0
-        for number, (environments, size) in enumerate(self._groups):
+        for number, (environments, _) in enumerate(self._groups):
             new = list(environments.faults)
             del environments.faults[: len(new)]  # a group's thread may add others
             of = f"group {number}: " if len(self._groups) > 1 else ""
             faults += [fault._replace(text=f"{of}{fault.text}") for fault in new]
-            broken += _count_broken(new, size)
         for fault in faults:
             self._first = self._first or fault
             self._last = fault
             self._log.add(fault, "it is rebuilt, and its unroll is dropped")
         self._log.say_counts()
         self.new = len(faults)
-        self._check(self._size - broken if complete is None else complete)
-        self._rebuilds += broken
+        self._check(complete)
+        self._with_faults += self._size - complete
 
     def say_counts(self) -> None:
         """Log how many faults were counted since the last time; call it at the end."""
@@ -111,7 +108,7 @@ class FaultCounter:
         """Raise TooManyFaults if the environments produce nothing but faults."""
         self._broken_unrolls = 0 if complete else self._broken_unrolls + 1
         self._has_complete_unroll |= complete > 0
-        no_step = not self._heartbeat.frames and self._rebuilds >= _MAX_REBUILDS
+        no_step = not self._heartbeat.frames and self._with_faults >= _MAX_WITHOUT_A_STEP
         if not self._first or not (no_step or self._broken_unrolls >= _MAX_BROKEN_UNROLLS):
             return
         self.say_counts()
@@ -122,16 +119,10 @@ class FaultCounter:
             )
         what = "a single step" if no_step else "an unroll without a fault"
         raise NothingPlayed(
-            f"no environment of this actor has completed {what} after {self._rebuilds} rebuilds",
+            f"no environment of this actor has completed {what}: {self._with_faults} unrolls had "
+            f"faults",
             self._first,
         )
-
-
-def _count_broken(faults: Sequence[Fault], size: int) -> int:
-    """Return how many of `size` environments had one of these faults."""
-    if any(fault.environment is None for fault in faults):
-        return size
-    return len({fault.environment for fault in faults})
 
 
 def watch_for_hangs(

@@ -1,8 +1,4 @@
-"""Stepping environments, for an actor with its own network and for one that asks its learner.
-
-Environments that broke during an unroll are rebuilt at its end; the unroll's last entry is then
-the reset.
-"""
+"""Stepping environments, for an actor with its own network and for one that asks its learner."""
 
 import contextlib
 import functools
@@ -14,8 +10,6 @@ from typing import Any
 import numpy as np
 
 from impala_mm.data.episodes import to_rows
-from impala_mm.environments import nests
-from impala_mm.environments.faults import FAILURES, make_fault
 from impala_mm.environments.types import Environments, Episode, Step
 from impala_mm.runtime import lifecycle
 from impala_mm.runtime.heartbeat import Heartbeat
@@ -60,13 +54,14 @@ class EnvironmentStepper:
         self._first = first
         self._repeats = environments.spec.action_repeats
         self._steps = 0  # in this unroll
-        # [E]: had a fault in this unroll; [] before its first step.
-        self._broken = np.zeros([], bool)
+        self._faulty = np.zeros(
+            [], bool
+        )  # [E]: had a fault in this unroll; [] before its first step
         self._open_file = _open_file()
 
     def reset(self) -> Step:
         """Reset all environments and begin an unroll."""
-        self._steps, self._broken = 0, np.zeros([], bool)
+        self._steps = 0
         return self._environments.reset()
 
     def step(self, actions: Any) -> Step:
@@ -82,22 +77,20 @@ class EnvironmentStepper:
             self._result = functools.partial(self._environments.step, actions)
 
     def finish_step(self) -> Step:
-        """Wait for the step that was started and return it; its arrays are [E, ...].
-
-        In an unroll's last step, environments that had a fault are rebuilt and show their resets.
-        """
+        """Wait for the step that was started and return it; its arrays are [E, ...]."""
         step = self._result()
         self._heartbeat.frames += int((~step.first).sum()) * self._repeats
         self._heartbeat.beat()
-        self._broken = self._broken | step.fault
+        self._faulty = step.fault | (self._faulty & (not self.between_unrolls))
         self._steps = (self._steps + 1) % self._length
-        if self.between_unrolls:
-            for environment in np.flatnonzero(self._broken).tolist():
-                self._rebuild(environment, step)
-            self._broken = np.zeros([], bool)
         self._finished += self._environments.episodes()
         _check_descriptors(self._open_file)
         return step
+
+    @property
+    def unbroken(self) -> int:
+        """The number of environments that had no fault in this unroll."""
+        return int((~self._faulty).sum())
 
     @property
     def between_unrolls(self) -> bool:
@@ -116,16 +109,6 @@ class EnvironmentStepper:
         """Wait for a running step and end the thread."""
         if self._pool:
             self._pool.shutdown()
-
-    def _rebuild(self, environment: int, step: Step) -> None:
-        try:
-            reset = self._environments.rebuild(environment)
-        except FAILURES as error:  # the environment stays broken: this is one more fault
-            where = f"environment {environment}, when rebuilt"
-            self._environments.faults.append(make_fault(where, error, environment))
-            return
-        for name in ("reward", "terminated", "truncated", "observation", "first", "mask"):
-            nests.copy_row(getattr(step, name), environment, getattr(reset, name))
 
 
 @functools.cache

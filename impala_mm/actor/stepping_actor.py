@@ -123,7 +123,7 @@ class SteppingActor(threading.Thread):
         try:
             while True:
                 loop.play()
-                faults.after_unroll()
+                faults.after_unroll(sum(group.stepper.unbroken for group in groups))
                 ready = time.perf_counter()
                 times = ActorTimes(loop.acting, loop.stepping, playing=ready - begin)
                 groups[-1].report = times.in_microseconds() | use.newest().in_header()

@@ -35,7 +35,9 @@ class UnrollWriter:
         codec = UnrollCodec(spec)
         self._rows = np.zeros([num_envs, codec.size], np.uint8)
         self._entries, start = codec.arrays(self._rows)  # [E, T+overlap, ...], [E, ...]
-        self._timed_arrays: list[np.ndarray] = tf.nest.flatten(self._entries)
+        # [E, T+overlap]: the environment had a fault.
+        self._faults = np.zeros([num_envs, spec.length + spec.overlap], bool)
+        self._timed_arrays: list[np.ndarray] = [self._faults, *tf.nest.flatten(self._entries)]
         self._actions: list[np.ndarray] = tf.nest.flatten(self._entries.action)
         self._observations: list[np.ndarray] = tf.nest.flatten(self._entries.observation)
         self._extras: list[np.ndarray] = tf.nest.flatten(self._entries.extras)
@@ -44,7 +46,6 @@ class UnrollWriter:
             lambda array: np.zeros_like(array[:, 0]), self._entries.action
         )
         self._start: list[np.ndarray] = tf.nest.flatten(start)
-        self._broken = np.zeros([num_envs], bool)
         self._written = 0  # entries of this unroll that are written
         self._newest_number = spec.overlap - 1  # counted from the first entry of all
         # The network's states before the entries at which unrolls start (numbers 0, T, 2T, ...):
@@ -79,15 +80,14 @@ class UnrollWriter:
         self._put(t, step, actions)
         for array, value in zip(self._extras, extras, strict=True):
             array[:, t] = value
-        self._broken |= step.fault
         self._written += 1
         self._newest_number += 1
         return self._written == self._length + self._overlap
 
     @property
     def unbroken(self) -> list[int]:
-        """The environments that had no fault in this unroll."""
-        return np.flatnonzero(~self._broken).tolist()
+        """The environments that had no fault in any entry of this unroll."""
+        return np.flatnonzero(~self._faults.any(axis=1)).tolist()
 
     def take_unrolls(self) -> list[bytes]:
         """Return the complete unrolls as bytes for `UnrollCodec`, and start the next ones.
@@ -99,13 +99,6 @@ class UnrollWriter:
         contents = [self._rows[e].tobytes() for e in self.unbroken]
         for array in self._timed_arrays:
             array[:, : self._overlap] = array[:, self._length :]
-        if self._broken.any():
-            # The newest entry is the reset after the fault. It replaces the other entries that the
-            # next unroll would repeat from before the fault.
-            for array in self._timed_arrays:
-                reset = array[self._broken, self._overlap - 1, None]
-                array[self._broken, : self._overlap - 1] = reset
-            self._broken[:] = False
         self._written = self._overlap
         return contents
 
@@ -117,6 +110,7 @@ class UnrollWriter:
             _write(self._masks, t, step.mask)
         entries.reward[:, t], entries.first[:, t] = step.reward, step.first
         entries.terminated[:, t], entries.truncated[:, t] = step.terminated, step.truncated
+        self._faults[:, t] = step.fault
         self.newest = Entry(
             _as_types(self._dtypes[0], actions),
             np.asarray(step.reward, np.float32),

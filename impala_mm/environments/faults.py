@@ -1,7 +1,7 @@
 """Faults of environments: what went wrong, where in the user's code, and how often.
 
-`Environments` record a `Fault` for each error of an environment. Actors and evaluations write them
-through a `FaultLog`.
+`Environments` record a `Fault` for each error of an environment, and open another one in its place
+when its `Reopening` says so. Actors and evaluations write faults through a `FaultLog`.
 """
 
 import os
@@ -19,6 +19,7 @@ from impala_mm.config.messages import describe_error, is_users_file, users_trace
 from impala_mm.environments.types import Fault
 from impala_mm.runtime.log import Say
 
+_MOST_LEFT_OUT = 1000  # steps between two attempts to open an environment
 _SHOWN_KINDS = 3  # kinds of faults that are logged with their traceback
 _COUNT_SECONDS = 30.0  # seconds between two lines that count repeated faults
 _RETURNED = {
@@ -136,6 +137,31 @@ def _place_of_definition(environment: Any, method: str) -> str:
     if code is None or not is_users_file(code.co_filename):
         return ""
     return f'returned by File "{code.co_filename}", line {code.co_firstlineno}, in {method}'
+
+
+class Reopening:
+    """A rule for what has failed: the next step opens it again, or a later one.
+
+    To open it may take long, and all other environments wait meanwhile. So what fails sooner than
+    it was waited for is waited for twice as long.
+    """
+
+    def __init__(self) -> None:
+        self._since = -1  # the step in which it was opened or has failed
+        self._wait = 0  # steps that are left out
+
+    def failed(self, step: int) -> None:
+        """Take note of a failure in a step, of which this is the number."""
+        lasted = step - self._since > self._wait + 1
+        self._wait = 0 if lasted else min(2 * self._wait + 1, _MOST_LEFT_OUT)
+        self._since = step
+
+    def is_due(self, step: int) -> bool:
+        """Return whether it is to be opened in this step; if so, it is taken to be open."""
+        if step - self._since <= self._wait:
+            return False
+        self._since = step
+        return True
 
 
 def describe_end(code: int) -> str:

@@ -10,12 +10,11 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from impala_mm.config.messages import describe_error
 from impala_mm.environments import nests
-from impala_mm.environments.faults import FAILURES, make_fault
+from impala_mm.environments.faults import FAILURES, Reopening, make_fault
 from impala_mm.environments.gym_adapter import reset_of, step_of
 from impala_mm.environments.masks import RawMask, nothing_allowed, refuse_unexpected
 from impala_mm.environments.spaces import SpaceConversion, judge_goals
@@ -32,8 +31,8 @@ class GymVector:
     `reset` and `step` return the same arrays each time; they are valid until the next call of
     either. An environment is broken if it raises, if its reward or observation is not finite or
     has the wrong shape, or if its mask of actions is missing or wrong or allows nothing. The rows
-    of a broken environment are zeros with `first`, `fault` and the mask set, until `rebuild` is
-    called; its running episode is not counted in the statistics.
+    of a broken environment are zeros with `first`, `fault` and the mask set, until a later step
+    opens another one; its running episode is not counted in the statistics.
     """
 
     def __init__(
@@ -45,15 +44,13 @@ class GymVector:
         seed: int,
         renders: bool = False,
         first: int = 0,
-        opens: bool = True,
         now: Step | None = None,
     ):
         """Open `num_envs` environments with `open_one`; number i is seeded with `seed` + i.
 
         `open_one(True)` makes an environment that draws pictures, if it can. With `renders`, the
         first one is made this way. In a worker process, `first` is the number of the first one in
-        the complete vector; without `opens` all are broken until they are rebuilt. Steps are
-        written to the arrays of `now`, or to new ones.
+        the complete vector. Steps are written to the arrays of `now`, or to new ones.
         """
         self.spec = spec
         self.faults: list[Fault] = []
@@ -61,7 +58,6 @@ class GymVector:
         self._open_one = open_one
         self._renders = renders
         self._seed = seed
-        self.rebuilds = 0  # of all environments
         self._first = first
         self._finished: list[Episode] = []
         rows = num_envs * conversion.agents
@@ -70,7 +66,10 @@ class GymVector:
         self._mask: list[np.ndarray] = nests.flatten(self._now.mask)
         self._returns = np.zeros(rows)
         self._lengths = np.zeros(rows, np.int64)
-        self._states = [ENDED if opens else BROKEN] * rows
+        self._states = [ENDED] * rows
+        self._number = 0  # of the newest step or reset
+        self._reopenings = [Reopening() for _ in range(rows)]
+        self._openings = [0] * rows  # how often another environment was opened
         # Of the reset; some environments take no larger ones.
         self._seeds: list[int | None] = [(seed + first + i) % 2**31 for i in range(rows)]
         self._environments: list[Any] = []  # one for each row
@@ -79,15 +78,14 @@ class GymVector:
         self._raw_masks: list[RawMask] = []  # one for each environment, if they offer masks
         try:
             for i in range(num_envs):
-                one = self._open(i * conversion.agents) if opens else _NotOpen()
+                one = self._open(i * conversion.agents)
                 self._environments += [one] * conversion.agents
         except BaseException:
             self.close()
             raise
         self._steps = [_repeating_step(one, spec.action_repeats) for one in self._environments]
         if conversion.masks:
-            read = conversion.masks.reader if opens else lambda _: lambda *_: None
-            self._raw_masks += map(read, self._environments)
+            self._raw_masks += map(conversion.masks.reader, self._environments)
         metadata = getattr(self._environments[0], "metadata", None) or {}
         rate = metadata.get("render_fps") or RENDER_FPS
         self.picture_rate = rate / spec.action_repeats
@@ -95,7 +93,7 @@ class GymVector:
     def reset(self) -> Step:
         """Reset all environments and drop their running episodes.
 
-        Only the first reset of each environment is seeded. Broken environments stay broken.
+        Only the first reset of each environment is seeded.
         """
         self._states = [state if state == BROKEN else ENDED for state in self._states]
         self._returns.fill(0)
@@ -103,10 +101,18 @@ class GymVector:
         return self.step(self.spec.actions.zeros(len(self._states)))
 
     def step(self, actions: Any) -> Step:
-        """Step each environment, or reset it if its previous step ended an episode."""
+        """Step each environment, or reset it if its previous step ended an episode.
+
+        One that has failed is replaced, once a step has shown the fault.
+        """
         reward, terminated, truncated, _, first, fault, _ = self._now
+        failed = np.flatnonzero(fault).tolist()
         for array in (reward, terminated, truncated, first, fault):
             array.fill(0)
+        self._number += 1
+        for i in failed:
+            if self._reopenings[i].is_due(self._number):
+                self._replace(i)
         # What the environments return is read after all have stepped: a simulator displaces this
         # code and its data from the processor's caches, and it would be loaded again each time.
         self._play(self.spec.actions.to_environments(actions))
@@ -130,40 +136,6 @@ class GymVector:
             self._check_masks()
         self._count()
         return self._now
-
-    def rebuild(self, environment: int) -> Step:
-        """Replace one environment by a new one with a new seed, and reset it.
-
-        Return the reset in new arrays of length 1. If the environment raises, it stays broken and
-        the exception is raised here.
-        """
-        i = environment
-        self._states[i] = BROKEN
-        self._returns[i] = self._lengths[i] = 0
-        with contextlib.suppress(Exception):
-            self._environments[i].close()
-        self.rebuilds += 1
-        self._environments[i] = self._open(i)
-        self._steps[i] = _repeating_step(self._environments[i], self.spec.action_repeats)
-        words = np.random.SeedSequence([self._seed, self._first + i, self.rebuilds]).generate_state(
-            1
-        )
-        self._seeds[i] = int(words[0] >> 1)
-        row = blank_step(1, self._conversion)
-        row.first[0] = True
-        if masks := self._conversion.masks:
-            self._raw_masks[i] = masks.reader(self._environments[i])
-        observation, info = self._reset(i)
-        arrays = nests.flatten(row.observation)
-        self._conversion.observation.write(observation, arrays, 0)
-        if not all(np.isfinite(array).all() for array in arrays):
-            raise ValueError(NOT_FINITE)
-        if masks:
-            mask = masks.read_one(self._raw_masks[i](observation, info), "the reset")
-            for array, part in zip(nests.flatten(row.mask), mask, strict=True):
-                array[0] = part
-        self._states[i] = RUNNING
-        return row
 
     def episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call.
@@ -189,8 +161,7 @@ class GymVector:
         try:
             return judge_goals(self.spec.level_name, one, achieved, desired)
         except BadLevel:
-            self._states[environment] = BROKEN
-            self._returns[environment] = self._lengths[environment] = 0
+            self._lose(environment)
             raise
 
     def close(self) -> None:
@@ -214,6 +185,27 @@ class GymVector:
 
     def _open(self, i: int) -> Any:
         return self._open_one(self._renders and i == 0)
+
+    def _replace(self, i: int) -> None:
+        """Open another environment in place of a broken one; this step resets it."""
+        self._now.first[i] = True
+        try:
+            self._open_again(i)
+        except FAILURES as error:
+            self._break(i, error)
+
+    def _open_again(self, i: int) -> None:
+        with contextlib.suppress(Exception):
+            self._environments[i].close()
+        self._openings[i] += 1
+        one = self._open(i)
+        source = np.random.SeedSequence([self._seed, self._first + i, self._openings[i]])
+        self._seeds[i] = int(source.generate_state(1)[0] >> 1)
+        for row in range(i, i + self._conversion.agents):
+            self._environments[row], self._states[row] = one, ENDED
+            self._steps[row] = _repeating_step(one, self.spec.action_repeats)
+            if masks := self._conversion.masks:
+                self._raw_masks[row] = masks.reader(one)
 
     def _reset(self, i: int) -> tuple[Any, Any]:
         """Reset environment i; return its observation and info."""
@@ -287,18 +279,19 @@ class GymVector:
         where = f"environment {number // self._conversion.agents} of {self.spec.level_name}"
         called = one, "reset" if self._now.first[i] else "step"
         self.faults.append(make_fault(where, error, number, called))
+        self._lose(i)
+        self._blank(i)
+
+    def _lose(self, i: int) -> None:
+        """Take note that an environment is broken, and drop its episode."""
         self._states[i] = BROKEN
         self._returns[i] = self._lengths[i] = 0
-        self._blank(i)
+        self._reopenings[i].failed(self._number)
 
     def _blank(self, i: int) -> None:
         """Write a row in which nobody plays; `fault` is set if its environment is broken."""
         self._now.blank(i)
         self._now.fault[i] = self._states[i] == BROKEN
-
-
-class _NotOpen(gymnasium.Env):
-    """The place of an environment that is opened when it is rebuilt."""
 
 
 NOT_FINITE = "observation with NaN or infinity"

@@ -27,12 +27,6 @@ def row(nest: Any, i: Any) -> Any:
     return nest[i]
 
 
-def copy_row(to: Any, i: int, of: Any) -> None:
-    """Write the first element of each array in a nest as element i of those in another one."""
-    for array, other in zip(flatten(to), flatten(of), strict=True):
-        array[i] = other[0]
-
-
 def describe(nest: Any) -> str:
     """Return a nest as text; a dict as Dict(key: leaf, ...), a tuple as Tuple(leaf, ...)."""
     if isinstance(nest, dict):

@@ -1,16 +1,15 @@
-"""Environments that one vector steps: they are lost together, and rebuilt together.
+"""Environments that one vector steps: they are lost together, and opened again together.
 
 If the vector raises, or if what it returns for one environment is wrong, every row is a fault until
-the first `rebuild` opens another vector, with new seeds. `vectors` has those of gymnasium's
-interface, and `atari` that of ale_py.
+a later step opens another vector, with new seeds. `vectors` has those of gymnasium's interface, and
+`atari` that of ale_py.
 """
 
 import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from impala_mm.environments import nests
-from impala_mm.environments.faults import FAILURES, make_fault
+from impala_mm.environments.faults import FAILURES, Reopening, make_fault
 from impala_mm.environments.types import EnvironmentSpec, Episode, Fault, Step
 
 
@@ -34,7 +33,8 @@ class OneVector:
         self._now = blank
         self._finished: list[Episode] = []
         self._openings = 0
-        self._reopening: BaseException | None = None  # why no vector could be opened
+        self._number = 0  # of the newest step or reset
+        self._reopening = Reopening()
         self._vector: Any = None  # None: it is lost
         self._next_seed: Any = None  # of the next reset; None: the vector has been seeded
         self._open()
@@ -65,27 +65,7 @@ class OneVector:
 
     def step(self, actions: Any) -> Step:
         """Step each environment, or reset it if its previous step ended an episode."""
-        self._reopening = None
         return self._try("step", self._step, actions)
-
-    def rebuild(self, environment: int) -> Step:
-        """Return an environment of a new vector, as its reset left it, in arrays of length 1.
-
-        The first call after a fault opens the vector; if that fails, the others fail as well.
-        """
-        if self._reopening:
-            raise self._reopening
-        if self._vector is None:
-            try:
-                self._open()
-                self._reset_seeded(self._vector)
-            except FAILURES as error:
-                self.close()
-                self._reopening = error
-                raise
-            self._now.fault.fill(False)
-        rows = [array[environment, None].copy() for array in nests.flatten(self._now)]
-        return Step(*nests.pack(tuple(self._now), rows))
 
     def episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call."""
@@ -107,18 +87,34 @@ class OneVector:
 
     def _reset_seeded(self, vector: Any) -> None:
         seed, self._next_seed = self._next_seed, None
+        self._now.fault.fill(False)
         self._reset(vector, seed)
 
     def _try(self, method: str, call: Callable[..., None], *arguments: Any) -> Step:
-        """Return the step that a call writes; if it raises, mark all environments as broken."""
-        if self._vector is not None:
-            try:
+        """Return the step that a call writes; if it raises, mark all environments as broken.
+
+        A vector that is lost is opened again and reset, once a step has shown the fault.
+        """
+        self._number += 1
+        is_shown = self._now.fault.all()
+        try:
+            if self._vector is None and is_shown and self._reopening.is_due(self._number):
+                method, call, arguments = "reset", self._reset_seeded, ()
+                self._open()
+            if self._vector is not None:
                 call(self._vector, *arguments)
-            except FAILURES as error:
-                named = f"all {self._size} environments of {self.spec.level_name}"
-                called = getattr(self._vector, "vector", self._vector), method
-                self.faults.append(make_fault(named, self._reason_of(error), called=called))
-                self.close()
+        except FAILURES as error:
+            self._lose(method, error)
         if self._vector is None:
             self._now.blank(slice(None))
         return self._now
+
+    def _lose(self, method: str, error: BaseException) -> None:
+        """Record a fault of all environments, and close the vector if one is open."""
+        named, called = f"all {self._size} environments of {self.spec.level_name}", ("", "")
+        if self._vector is not None:
+            error = self._reason_of(error)
+            called = getattr(self._vector, "vector", self._vector), method
+        self.faults.append(make_fault(named, error, called=called))
+        self._reopening.failed(self._number)
+        self.close()

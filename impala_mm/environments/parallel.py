@@ -10,24 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from impala_mm.environments import nests
 from impala_mm.environments.faults import FAILURES
-from impala_mm.environments.gym_vector import BROKEN, ENDED, RUNNING, GymVector
+from impala_mm.environments.gym_vector import BROKEN, RUNNING, GymVector
 from impala_mm.environments.types import Episode, Step
 
 
 class ParallelVector(GymVector):
     """Environments of several agents; those of an environment are consecutive columns.
 
-    If an environment is broken, all of its columns are. They are rebuilt together, with the first
-    one.
+    If an environment is broken, all of its columns are.
     """
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         # Of the games that run: (return, length) of the agents' episodes that have ended.
         self._ended: list[list[tuple[float, int]]] = [[] for _ in self._firsts]
-        self._resets: dict[int, list[Any]] = {}  # of rebuilt environments, by their first columns
 
     @property
     def _firsts(self) -> range:
@@ -46,32 +43,12 @@ class ParallelVector(GymVector):
         self._ended = [[] for _ in self._firsts]
         return super().reset()
 
-    def rebuild(self, environment: int) -> Step:
-        """Replace the environment of a column by a new one, once its first column is rebuilt."""
-        row = super().rebuild(environment)
-        if self._reset_of(environment) is None:
-            self._states[environment] = ENDED
-            for array in nests.flatten(row.observation):
-                array.fill(0)
-        return row
-
-    def _open(self, i: int) -> Any:
-        first = self._columns(i)[0]
-        return super()._open(i) if i == first else self._environments[first]
-
-    def _reset(self, i: int) -> tuple[Any, Any]:
-        """Return the reset of a rebuilt environment as a column's observation and info."""
-        first = self._columns(i)[0]
-        if i == first:
-            self._resets.pop(first, None)
-            self._resets[first] = self._begin(first)
-        elif first not in self._resets:
-            raise RuntimeError("the environment of this agent could not be rebuilt")
-        return self._reset_of(i) or next(filter(None, self._resets[first]))
-
-    def _reset_of(self, i: int) -> Any:
-        """Return what a column got when its environment was rebuilt; None if it is absent."""
-        return self._resets[self._columns(i)[0]][i % self._conversion.agents]
+    def _replace(self, i: int) -> None:
+        """Replace the environment of column i, with its first one."""
+        columns = self._columns(i)
+        if i == columns[0]:
+            self._now.first[columns.start : columns.stop] = True
+            super()._replace(i)
 
     def _begin(self, i: int) -> list[Any]:
         seed, self._seeds[i] = self._seeds[i], None
@@ -123,7 +100,7 @@ class ParallelVector(GymVector):
             return
         super()._break(i, error)
         for k in self._columns(i):
-            self._states[k] = BROKEN
-            self._returns[k] = self._lengths[k] = 0
-            self._blank(k)
+            if k != i:
+                self._lose(k)
+                self._blank(k)
         self._ended[i // self._conversion.agents].clear()

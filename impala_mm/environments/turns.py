@@ -59,7 +59,7 @@ class TurnVector(GymVector):
                     self._begin(i)
             except FAILURES as error:
                 self._break(i, error)
-        self._play_others(playing, self._break)
+        self._play_others(playing)
         for i in playing:
             try:
                 if self._states[i] == RUNNING:
@@ -68,21 +68,6 @@ class TurnVector(GymVector):
                     self._results[i] = self._first_look(i)
             except FAILURES as error:
                 self._break(i, error)
-
-    def _reset(self, i: int) -> tuple[Any, Any]:
-        """Begin a game of a rebuilt environment."""
-
-        def fail(_: int, error: BaseException) -> None:
-            raise error
-
-        self._states[i] = ENDED  # not broken: opponents play
-        try:
-            self._begin(i)
-            self._play_others([i], fail)
-            return self._first_look(i)
-        except FAILURES:
-            self._states[i] = BROKEN
-            raise
 
     def _begin(self, i: int) -> None:
         seed, self._seeds[i] = self._seeds[i], None
@@ -97,7 +82,7 @@ class TurnVector(GymVector):
         observation, _, info = game.look()
         return observation, info
 
-    def _play_others(self, playing: list[int], fail: Callable[[int, BaseException], None]) -> None:
+    def _play_others(self, playing: list[int]) -> None:
         """Let opponents move in these environments, until it is the policy's turn or over."""
         while True:
             asking: dict[int, int] = {}  # the rows of the entries by environment
@@ -109,7 +94,7 @@ class TurnVector(GymVector):
                         self._ask(i, asking[i])
                 except FAILURES as error:
                     asking.pop(i, None)
-                    fail(i, error)
+                    self._break(i, error)
             if not asking:
                 return
             rows = np.array([*asking.values()])
@@ -123,7 +108,7 @@ class TurnVector(GymVector):
                 try:
                     self._environments[i].move(moves[row])
                 except FAILURES as error:
-                    fail(i, error)
+                    self._break(i, error)
 
     def _ask(self, i: int, row: int) -> None:
         """Write what the opponent of environment i sees whose turn it is."""

@@ -108,7 +108,7 @@ class Step(NamedTuple):
     truncated: np.ndarray  # bool [E]
     observation: Any  # [E, ...]: an array, or a dict or tuple of arrays, nested
     first: np.ndarray  # bool [E]: this was a reset, which ignored the action
-    fault: np.ndarray  # bool [E]: the environment is broken until `rebuild` is called
+    fault: np.ndarray  # bool [E]: the environment has failed; a later step opens another
     # A nest of bool [E, ...] like `EnvironmentSpec.masks`: the choices that are allowed now. It
     # allows everything after a termination and where the environment is broken.
     mask: Any = ()
@@ -156,11 +156,9 @@ class Environments(Protocol):
     def step(self, actions: Any) -> Step:
         """Step each environment, or reset it if its previous step ended an episode.
 
-        `actions` are those of a policy: a nest of [E, ...] (see `actions`).
+        In place of one that has failed, another one is opened with a new seed, and reset; see
+        `faults.Reopening`. `actions` are those of a policy: a nest of [E, ...] (see `actions`).
         """
-
-    def rebuild(self, environment: int) -> Step:
-        """Replace a broken environment by a new one; return its reset, in arrays of length 1."""
 
     def episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call."""

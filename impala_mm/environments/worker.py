@@ -55,13 +55,8 @@ def run(connection_file: int, life_file: int, stacks_file: int, memory_files: li
         envs.reset() if resets else envs.step(actions)
         return envs.episodes()
 
-    def rebuild(environment: int, rebuilds: int) -> Any:
-        envs.rebuilds = rebuilds
-        return envs.rebuild(environment)
-
     calls: dict[str, Callable[..., Any]] = {
         "play": play,
-        "rebuild": rebuild,
         "picture": envs.picture,
         "judge_goals": envs.judge_goals,
     }
@@ -89,7 +84,6 @@ def _open(work: Work, memory_file: int) -> gym_vector.GymVector:
         work.seed,
         work.renders and not work.first,
         first=work.first,
-        opens=work.opens,
         now=Step(*nests.row(steps, work.rows)),
     )
 

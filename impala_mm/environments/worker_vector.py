@@ -1,8 +1,8 @@
 """E environments that step in worker processes, several at a time: those whose step is slow.
 
 Every worker has a `GymVector` of some of the environments, so that results, seeds and faults are
-those of a single `GymVector`. If a worker crashes, its environments are broken until they are
-rebuilt, which starts a new one.
+those of a single `GymVector`. If a worker crashes, its environments are broken until a later step
+starts another one.
 
 gymnasium's AsyncVectorEnv has one process for each environment, and all of its environments end
 with the first exception in one of them.
@@ -29,9 +29,12 @@ import numpy as np
 from impala_mm.config import user_modules
 from impala_mm.environments import nests
 from impala_mm.environments.faults import (
+    FAILURES,
     FaultElsewhere,
+    Reopening,
     describe_end,
     frames_of_stack,
+    make_fault,
     text_of,
 )
 from impala_mm.environments.gym_vector import blank_step
@@ -62,7 +65,6 @@ class Work(NamedTuple):
     seed: int
     renders: bool
     has_masks: bool  # whether the level offers masks of its actions
-    opens: bool  # at the start; else each environment is opened when it is rebuilt
     imports: str  # what the vector's process has imported by --import
 
     @property
@@ -244,7 +246,8 @@ class WorkerVector:
         shared = map_nest(spec.actions.zeros(total), actions)
         self._actions: list[np.ndarray] = nests.flatten(shared)
         self._finished: list[Episode] = []
-        self._rebuilds = 0
+        self._number = 0  # of the newest step or reset
+        self._restarts = 0
         self._workers: list[WorkerProcess | None] = []
         self.picture_rate: float
         firsts, has_masks = np.cumsum([0, *sizes[:-1]]).tolist(), conversion.masks is not None
@@ -258,11 +261,11 @@ class WorkerVector:
                 seed,
                 renders,
                 has_masks,
-                opens=True,
                 imports=user_modules.imported(),
             )
             for first, count in zip(firsts, sizes, strict=True)
         ]
+        self._reopenings = [Reopening() for _ in self._works]
         _vectors.add(self)
         try:
             self._workers += map(self._start, self._works)
@@ -281,16 +284,6 @@ class WorkerVector:
         for array, part in zip(self._actions, parts, strict=True):
             array[:] = part
         return self._play(False)
-
-    def rebuild(self, environment: int) -> Step:
-        """Replace one environment by a new one, in a new worker if its own has ended."""
-        number = self._worker_of(environment)
-        work = self._works[number]
-        self._rebuilds += 1
-        if self._workers[number] is None:
-            self._workers[number] = self._start(work._replace(opens=False))
-            self._answer(number)
-        return self._answer(number, "rebuild", environment - work.first, self._rebuilds - 1)
 
     def episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call."""
@@ -359,33 +352,63 @@ class WorkerVector:
         try:
             reply = worker.receive()
         except WorkerDied:
-            worker.close()
-            worker.end()
-            self._workers[number] = None
+            self._end(number)
             raise
         self.faults += reply.faults
         return reply.result
 
+    def _end(self, number: int) -> None:
+        """End a worker; its environments are broken until a later step starts another one."""
+        worker, self._workers[number] = self._workers[number], None
+        if worker:
+            self._reopenings[number].failed(self._number)
+            worker.close()
+            worker.end()
+
+    def _start_again(self, number: int) -> None:
+        """Start a worker in place of one that has ended; its environments have new seeds."""
+        self._restarts += 1
+        words = np.random.SeedSequence([self._works[number].seed, self._restarts])
+        seed = int(words.generate_state(1)[0] >> 1)
+        self._workers[number] = self._start(self._works[number]._replace(seed=seed))
+        try:
+            self._answer(number)
+        except FAILURES:
+            self._end(number)
+            raise
+
     def _play(self, resets: bool) -> Step:
-        for worker in self._workers:
-            if worker:
-                worker.send(("play", resets))
+        self._number += 1
+        failures: dict[int, BaseException] = {}
         for number, work in enumerate(self._works):
-            if self._workers[number] is None:
-                self._now.blank(work.rows)
-                continue
+            worker, is_shown = self._workers[number], self._now.fault[work.rows].all()
+            if not worker and is_shown and self._reopenings[number].is_due(self._number):
+                try:
+                    self._start_again(number)
+                except FAILURES as error:
+                    failures[number] = error
+        asked = {number: worker for number, worker in enumerate(self._workers) if worker}
+        for worker in asked.values():
+            worker.send(("play", resets))
+        for number in asked:
             try:
                 episodes: list[Episode] = self._receive(number)
             except WorkerDied as died:
-                self._now.blank(work.rows)
-                self.faults += [
-                    died.fault._replace(environment=work.first + i) for i in range(work.size)
-                ]
+                failures[number] = died
                 continue
+            first = self._works[number].first
             self._finished += [
-                episode._replace(environment=work.first + episode.environment)
-                for episode in episodes
+                episode._replace(environment=first + episode.environment) for episode in episodes
             ]
+        for number, failure in failures.items():
+            rows = self._works[number].rows
+            fault = make_fault(f"environment {rows.start} of {self.spec.level_name}", failure)
+            if isinstance(failure, FaultElsewhere):
+                fault = failure.fault
+            self.faults += [fault._replace(environment=i) for i in range(rows.start, rows.stop)]
+        for work, worker in zip(self._works, self._workers, strict=True):
+            if worker is None:
+                self._now.blank(work.rows)
         return self._now
 
 

@@ -26,8 +26,8 @@ from impala_mm.config.environment_flags import (
 from impala_mm.config.errors import BadEnvironment
 from impala_mm.config.settings import Config
 from impala_mm.data.trajectory import Entry
-from impala_mm.environments import SUITES, from_flags, nests, seeds, types
-from impala_mm.environments.faults import FAILURES, FaultLog, indented, make_fault
+from impala_mm.environments import SUITES, from_flags, seeds, types
+from impala_mm.environments.faults import FaultLog, indented
 from impala_mm.environments.make import level_spec, make_environments
 from impala_mm.environments.opponents import Player
 from impala_mm.environments.turns import TurnVector
@@ -46,7 +46,7 @@ IDLE_STEPS = 1000  # steps without reward after which a deterministic game of At
 # Fields of an entry for acting.
 _FIELDS_READ = ("action", "reward", "observation", "first", "mask")
 NUM_ENVS = 16  # copies of a level that play at the same time, unless a flag says otherwise
-_FAULTS = 10  # broken environments that are rebuilt before the evaluation is given up
+_FAULTS = 10  # after which the evaluation is given up
 
 
 class Unplayable(BadEnvironment):
@@ -105,10 +105,7 @@ class Observer:
     def before_step(
         self, step: Step, entry: Entry, state: Any, actions: Any, over: np.ndarray
     ) -> None:
-        """See an entry, the policy's state before it, and the actions that it has chosen.
-
-        Environments that broke have been rebuilt.
-        """
+        """See an entry, the policy's state before it, and the actions that it has chosen."""
 
     def after_step(
         self, step: Step, actions: Any, games: Mapping[int, Game], over: np.ndarray
@@ -250,7 +247,7 @@ def play_games(
     of_column, idle, steps = np.zeros(count, int), np.zeros(count, int), 0
     over = np.array([is_enough(i, 0, 0) for i in range(count)])
     while not over.all() and meanwhile(games, steps):
-        step = rebuild_broken(environments, step, faults)
+        _log_faults(environments, faults)
         entry = policy.entry(step.observation, step.reward, actions, step.first, step.mask)
         before = state
         actions, state, _ = policy.step(entry, before, explore)
@@ -285,6 +282,7 @@ class ViewerFeed(Observer):
         """Show an observation and the action chosen after it, unless it ended a game."""
         if step.fault[0]:
             self._begin_game()  # the one before broke off
+            return
         if over[0] or step.terminated[0] or step.truncated[0]:
             return
         action = tf.nest.map_structure(lambda x: x[0], actions)
@@ -335,27 +333,17 @@ def _alone(action: Any) -> np.ndarray:
     return np.asarray(action)[np.newaxis]
 
 
-def rebuild_broken(environments: Environments, step: Step, log: FaultLog) -> Step:
-    """Return the step with broken environments reset; their games are not counted."""
+def _log_faults(environments: Environments, log: FaultLog) -> None:
+    """Log new faults; raise Unplayable once there are too many."""
     for fault in environments.faults[log.added :]:
         log.add(fault, "it is rebuilt, and its game is not counted")
-    for i in np.flatnonzero(step.fault).tolist():
-        if len(environments.faults) >= _FAULTS:
-            log.say_counts(now=True)
-            fault = environments.faults[-1]
-            raise Unplayable(
-                f"environments failed {len(environments.faults)} times; the last error: "
-                f"{fault.text}\n{indented(fault)}"
-            )
-        try:
-            row = environments.rebuild(i)
-        except FAILURES as error:  # it stays broken until the next step tries again
-            environments.faults.append(make_fault(f"environment {i}, rebuilt", error, i))
-            continue
-        nests.copy_row(step.observation, i, row.observation)
-        nests.copy_row(step.mask, i, row.mask)
-        step.reward[i], step.first[i] = 0, True
-    return step
+    if len(environments.faults) >= _FAULTS:
+        log.say_counts(now=True)
+        fault = environments.faults[-1]
+        raise Unplayable(
+            f"environments failed {len(environments.faults)} times; the last error: "
+            f"{fault.text}\n{indented(fault)}"
+        )
 
 
 def changed_flags(config: Config, given: Sequence[str]) -> dict[str, Any]:

@@ -67,8 +67,6 @@ class Recorder(Observer):
         count = len(step.first)
         self._first, self._data.next_stream = self._data.next_stream, self._data.next_stream + count
         self._writer = UnrollWriter(self._unroll, count, ())
-        # Environments whose unroll would begin with an entry of a fault.
-        self._begins_broken = step.fault.copy()
         self._writer.write_reset(step)
         self._writer.set_start_state([])
 
@@ -106,9 +104,8 @@ class Recorder(Observer):
         unbroken = self._writer.unbroken
         contents = self._writer.take_unrolls()
         for environment, content in zip(unbroken, contents, strict=True):
-            if not self._begins_broken[environment] and not self._is_padding(content):
+            if not self._is_padding(content):
                 self._data.add(self._first + environment, self._number, content)
-        self._begins_broken = step.fault.copy()
         self._number += 1
         self._writer.set_start_state([])
         return True

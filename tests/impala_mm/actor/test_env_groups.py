@@ -168,7 +168,7 @@ def test_environments_that_sometimes_fail_are_counted_and_play_on():
     faults = _count(groups, said)
     for i in range(100):
         groups[i % 2].fail(i)
-        faults.after_unroll()
+        faults.after_unroll(1)
         assert faults.new == 1
     (line,) = said
     assert line.startswith("group 0: environment 0 of Maze-v0: OSError: no map; it is rebuilt")
@@ -179,22 +179,22 @@ def test_environments_that_sometimes_fail_are_counted_and_play_on():
 def test_an_actor_whose_environments_have_all_begun_to_fail_is_restarted():
     groups, said = [Broken(), Broken()], []
     faults = _count(groups, said)
-    faults.after_unroll()
+    faults.after_unroll(2)
     for i in range(10):
         groups[0].fail(0)
         groups[1].fail(0)
         if i < 9:
-            faults.after_unroll()
+            faults.after_unroll(0)
     words = r"each of the last 10 unrolls; the last fault: group 1: env"
     with pytest.raises(TooManyFaults, match=words) as caught:
-        faults.after_unroll()
+        faults.after_unroll(0)
     assert caught.type is TooManyFaults, "a restart may help"
     assert said[1].startswith("... 19 more faults of this kind: group 1: environment 0 of Maze")
 
 
 @pytest.mark.parametrize(
     ("frames", "rounds", "what"),
-    [(0.0, 6, "a single step after 5"), (9.0, 10, "an unroll without a fault after 9")],
+    [(0.0, 6, "a single step: 5 unrolls"), (9.0, 10, "an unroll without a fault: 9 unrolls")],
 )
 def test_an_environment_that_has_never_worked_is_given_up(frames, rounds, what):
     group = Broken()
@@ -202,4 +202,4 @@ def test_an_environment_that_has_never_worked_is_given_up(frames, rounds, what):
     for number in range(rounds):
         group.fail(0)
         with pytest.raises(NothingPlayed, match=what) if number == rounds - 1 else nullcontext():
-            faults.after_unroll()
+            faults.after_unroll(0)

@@ -221,7 +221,7 @@ def test_an_environment_that_cannot_judge_is_a_bad_level_only_before_the_first_s
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_environment_that_cannot_judge_is_broken_until_it_is_rebuilt(workers):
+def test_an_environment_that_cannot_judge_is_broken_until_another_is_opened(workers):
     environments = make_environments(BIT_FLIP, 2, seed=0, workers=workers)
     environments.reset()
     wrong = np.zeros([1, 3], np.float32)
@@ -229,7 +229,7 @@ def test_an_environment_that_cannot_judge_is_broken_until_it_is_rebuilt(workers)
     with pytest.raises(BadLevel, match="compute_reward of"):
         environments.judge_goals(1, wrong, goal)
     assert environments.step(np.zeros(2, int)).fault.tolist() == [False, True]
-    environments.rebuild(1)
+    assert environments.step(np.zeros(2, int)).first.tolist() == [False, True]
     assert environments.step(np.zeros(2, int)).fault.tolist() == [False, False]
     if workers:
         os.kill(environments._workers[0].pid, signal.SIGKILL)
@@ -237,7 +237,7 @@ def test_an_environment_that_cannot_judge_is_broken_until_it_is_rebuilt(workers)
             with pytest.raises(FaultElsewhere, match="the worker process"):
                 environments.judge_goals(0, goal, goal)
         assert environments.step(np.zeros(2, int)).fault.all()
-        environments.rebuild(0)
+        assert environments.step(np.zeros(2, int)).first.all()
         assert environments.judge_goals(0, goal, goal)[0] == 0
     environments.close()
 

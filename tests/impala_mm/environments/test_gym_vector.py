@@ -147,34 +147,32 @@ def test_a_fault_costs_its_environment_and_no_other(wrong, line):
     envs = make_environments(name, 4, seed=0)
     envs.reset()
     envs.step(np.array([1, 1, 1, 1]))
-    for actions in ([1, 1, 1, 3], [2, 2, 2, 2], [1, 1, 1, 1]):
-        step = envs.step(np.array(actions))
-        assert step.fault.tolist() == step.first.tolist() == [NO, NO, NO, YES]
-        assert step.reward.tolist() == [*actions[:3], 0]
-        assert step.observation[3] == 0
-        assert not step.truncated.any()
-        assert not step.terminated[3]
+    step = envs.step(np.array([1, 1, 1, 3]))
+    assert step.fault.tolist() == step.first.tolist() == [NO, NO, NO, YES]
+    assert step.reward.tolist() == [1, 1, 1, 0]
+    assert step.observation[3] == 0
+    assert not step.truncated.any()
+    assert not step.terminated[3]
     (fault,) = envs.faults
     assert fault.text.startswith(f"environment 3 of {name}: ")
     assert line in fault.text
     assert fault.environment == 3
+
+    step = envs.step(np.array([2, 2, 2, 2]))
+    assert step.first.tolist() == [NO, NO, NO, YES], "another one is reset in its place"
+    assert not step.fault.any()
+    assert (step.reward[3], step.observation[3, 0]) == (0, 0)
+    step = envs.step(np.array([1, 1, 1, 2]))
     assert {(e.environment, e.episode_return, e.length) for e in envs.episodes()} == {
         (i, 5.0, 4) for i in range(3)
     }
-
-    row = envs.rebuild(3)
-    assert [array.shape[0] for array in row[:-1]] == [1] * 6
-    assert (row.first[0], row.fault[0], row.observation[0, 0]) == (YES, NO, 0)
-    step = envs.step(np.array([1, 1, 1, 2]))
-    assert step.first.tolist() == [YES, YES, YES, NO]
-    assert not step.fault.any()
     assert (step.reward[3], step.observation[3, 0]) == (2, 1)
     for _ in range(3):
         envs.step(np.array([1, 1, 1, 2]))
     assert [e[2:4] for e in envs.episodes() if e.environment == 3] == [(8.0, 4)] * 2
 
 
-def test_an_environment_that_cannot_reset_is_broken_until_a_rebuild_succeeds():
+def test_an_environment_that_cannot_reset_is_broken_and_opened_again_ever_more_rarely():
     willing = [True]
 
     class Unwilling(Counting):
@@ -196,14 +194,46 @@ def test_an_environment_that_cannot_reset_is_broken_until_a_rebuild_succeeds():
     assert step.fault.all()
     assert step.first.all()
     assert [fault.text.split(": ", 1)[1] for fault in envs.faults] == ["OSError: no screen"] * 2
-    with pytest.raises(OSError, match="no screen"):
-        envs.rebuild(1)
-    assert Unwilling.closed == 1
-    assert envs.step(np.array([0, 0])).fault.all()
+    tried = []
+    for number in range(60):
+        before = Unwilling.closed
+        assert envs.step(np.array([0, 0])).fault.all()
+        if Unwilling.closed > before:
+            assert Unwilling.closed == before + 2
+            tried.append(number)
+    assert tried == [0, 2, 6, 14, 30], "the others would wait for it"
+    assert len(envs.faults) == 2 + 2 * len(tried)
     willing[0] = True
-    assert not envs.rebuild(1).fault.any()
-    assert envs.step(np.array([0, 0])).fault.tolist() == [YES, NO]
-    assert envs.reset().fault.tolist() == [YES, NO], "a reset mends nothing"
+    waited = 60
+    while envs.step(np.array([0, 0])).fault.all():
+        waited += 1
+    assert waited == 62
+    assert envs.step(np.array([1, 1])).reward.tolist() == [1, 1]
+    envs.close()
+
+
+def test_an_environment_that_has_lasted_is_opened_again_in_the_next_step():
+    broken, made = [NO], []
+
+    class Delicate(Counting):
+        def __init__(self):
+            super().__init__([(100, "terminated")])
+            made.append(self)
+
+        def step(self, action):
+            return super().step(action) if not broken[0] else _raise(OSError("gone"))
+
+    envs = make_environments(level(Delicate), 1, seed=0)
+    envs.reset()
+    for length in (5, 2, 7):
+        for _ in range(length):
+            assert not envs.step(np.array([0])).fault.any()
+        broken[0], before = YES, len(made)
+        assert envs.step(np.array([0])).fault.all()
+        broken[0] = NO
+        step = envs.step(np.array([0]))
+        assert (len(made), step.first[0], step.fault[0]) == (before + 1, YES, NO)
+    assert envs.reset().first.all()
     envs.close()
 
 
@@ -238,10 +268,13 @@ def test_equal_seeds_play_equal_games_and_every_copy_its_own():
     assert (first[0, 1] == observed(6)[0, 0]).all(), "number i is seeded with seed + i"
 
 
-def test_only_the_first_reset_is_seeded_and_a_rebuilt_copy_has_a_new_seed():
+def test_only_the_first_reset_is_seeded_and_one_in_place_of_another_has_a_new_seed():
     seeds = []
 
     class Seeded(Counting):
+        def __init__(self):
+            super().__init__([(100, "terminated")])
+
         def reset(self, *, seed=None, options=None):
             seeds.append(seed)
             return super().reset(seed=seed)
@@ -251,10 +284,17 @@ def test_only_the_first_reset_is_seeded_and_a_rebuilt_copy_has_a_new_seed():
     envs.reset()
     envs.reset()
     assert seeds == [2**31 - 1, 0, None, None], "no simulator takes a larger one"
-    envs.rebuild(0)
-    envs.rebuild(0)
-    assert None not in seeds[4:]
-    assert len({2**31 - 1, 0, *seeds[4:]}) == 4
+    found = []
+    for _ in range(2):
+        envs.step(np.array([1, 1]))
+        envs.step(np.array([1, 1]))
+        envs._steps[0] = None  # it cannot be called
+        assert envs.step(np.array([1, 1])).fault.tolist() == [YES, NO]
+        del seeds[:]
+        assert not envs.step(np.array([1, 1])).fault.any()
+        found += seeds
+    assert None not in found
+    assert len({2**31 - 1, 0, *found}) == 4
 
 
 def test_repeated_actions_sum_rewards_up_to_the_episodes_end():

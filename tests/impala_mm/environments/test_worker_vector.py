@@ -36,7 +36,7 @@ def vector():
 
 
 def _play(envs, steps=40):
-    """Return copies of all that some steps return; an environment with a fault is rebuilt."""
+    """Return copies of all that some steps return, one of which has a fault."""
     numbers, parts = np.random.default_rng(0), envs.spec.actions.leaves
     steps_seen = [envs.reset()._asdict()]
     steps_seen[0] = [array.copy() for array in nests.flatten(tuple(steps_seen[0].values()))]
@@ -46,9 +46,6 @@ def _play(envs, steps=40):
             actions[0][3] = 3
         step = envs.step(envs.spec.actions.pack(actions))
         steps_seen.append([array.copy() for array in nests.flatten(tuple(step))])
-        for broken in np.flatnonzero(step.fault):
-            row = envs.rebuild(int(broken))
-            steps_seen.append([array.copy() for array in nests.flatten(tuple(row))])
     return steps_seen, sorted(envs.episodes()), [fault.text for fault in envs.faults]
 
 
@@ -70,7 +67,7 @@ def _is_alive(pid):
         ),
     ],
 )
-def test_results_faults_and_rebuilds_are_those_of_a_single_process(vector, level):
+def test_results_and_faults_are_those_of_a_single_process(vector, level):
     here, there = (_play(vector(level, workers)) for workers in (0, 2))
     for mine, theirs in zip(here[0], there[0], strict=True):
         assert all(map(np.array_equal, mine, theirs))
@@ -99,7 +96,7 @@ def test_workers_make_environments_with_arguments_and_wrappers(vector):
         ("crashing:Exits", "ended with exit code 7"),
     ],
 )
-def test_a_worker_that_crashes_costs_its_environments_until_they_are_rebuilt(vector, level, how):
+def test_a_worker_that_crashes_costs_its_environments_until_another_is_started(vector, level, how):
     envs = vector(level)
     envs.reset()
     envs.step(np.ones(ENVS, np.int32))
@@ -111,11 +108,10 @@ def test_a_worker_that_crashes_costs_its_environments_until_they_are_rebuilt(vec
     assert [(fault.text, fault.environment) for fault in envs.faults] == [(name, 3), (name, 4)]
     if "SEGV" in how:
         assert "in _break" in envs.faults[0].traceback
-    assert envs.step(np.ones(ENVS, np.int32)).fault.tolist() == broken
-    assert envs.rebuild(4).first.tolist() == [True]
-    assert envs.step(np.ones(ENVS, np.int32)).fault.tolist() == [False] * 3 + [True, False]
-    envs.rebuild(3)
-    assert not envs.step(np.ones(ENVS, np.int32)).fault.any()
+    step = envs.step(np.ones(ENVS, np.int32))
+    assert step.first.tolist() == broken
+    assert not step.fault.any()
+    assert envs.step(np.ones(ENVS, np.int32)).reward.tolist() == [1] * ENVS
 
 
 @pytest.mark.slow
@@ -128,8 +124,7 @@ def test_a_killed_worker_is_replaced_and_requests_to_stop_are_not_for_it(vector)
     os.kill(envs._workers[0].pid, signal.SIGKILL)
     assert envs.step(np.ones(ENVS, np.int32)).fault.tolist() == [True] * 3 + [False] * 2
     assert "the worker process was killed by SIGKILL" in envs.faults[-1].text
-    for i in range(3):
-        envs.rebuild(i)
+    assert envs.step(np.ones(ENVS, np.int32)).first.tolist() == [True] * 3 + [False] * 2
     assert not envs.step(np.ones(ENVS, np.int32)).fault.any()
 
 
@@ -149,8 +144,8 @@ def test_masks_do_not_depend_on_the_first_reset_of_a_worker(vector):
     step = envs.reset()
     assert step.fault.tolist() == [True, False]
     assert step.mask.tolist() == [[True] * 4, [True, False, True, False]]
-    assert envs.rebuild(0).mask.tolist() == [[True, False, True, False]]
-    assert envs.step(np.array([0, 2])).mask.tolist() == [[False, True, True, False]] * 2
+    step = envs.step(np.array([0, 2]))
+    assert step.mask.tolist() == [[True, False, True, False], [False, True, True, False]]
 
 
 @pytest.mark.slow

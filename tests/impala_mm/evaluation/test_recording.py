@@ -38,9 +38,6 @@ class _Spied:
         self.seen.append(tf.nest.map_structure(np.copy, (step, actions)))
         return step
 
-    def rebuild(self, number):
-        return self._made.rebuild(number)
-
     def episodes(self):
         return self._made.episodes()
 
