@@ -44,7 +44,7 @@ class ActorReport(NamedTuple):
 
 
 class JoinedActor(NamedTuple):
-    """What a learner knows of an actor from its last hello."""
+    """The last hello of an actor, as far as its learner keeps it."""
 
     level: str  # the level that it plays
     host_name: str
