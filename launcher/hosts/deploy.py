@@ -21,7 +21,7 @@ from launcher.hosts import agent_bundle, project_files
 from launcher.hosts.hosts import Hosts, host_id_of
 from launcher.hosts.progress import HostsProgress
 from launcher.hosts.project_files import FileSet
-from launcher.hosts.remote_files import open_remote_files
+from launcher.hosts.remote_files import RemoteFiles
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.plan import host_environment, process_plan, project
 from launcher.plan.settings import LauncherConfig
@@ -233,7 +233,8 @@ class Deployment:
 
     def _compare_folder(self, destination: Destination, folder: str, files: FileSet) -> Comparison:
         clone = file_identity(next(iter(files.paths.values())))
-        with contextlib.closing(open_remote_files(self._hosts, destination.host_id)) as store:
+        node = self._hosts.remote_nodes[destination.host_id]
+        with contextlib.closing(RemoteFiles(node)) as store:
             comparison = store.compare_deployed(folder, files.digests, clone)
         found = from_json(Comparison, comparison) if isinstance(comparison, dict) else None
         if not found or not found.missing.keys() <= files.paths.keys():  # it may lie
@@ -328,8 +329,9 @@ class Deployment:
                 self._progress.update(destination.name, news, is_count=True)
                 yield chunk
 
+        node = self._hosts.remote_nodes[destination.host_id]
         try:
-            with contextlib.closing(open_remote_files(self._hosts, destination.host_id)) as store:
+            with contextlib.closing(RemoteFiles(node)) as store:
                 try:
                     store.write(writes, chunks(), durable=False)  # digests are compared each time
                 except OperationFailed as error:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from impala_mm.runtime.timing import format_duration
-from launcher.hosts import remote_files
 from launcher.hosts.checkpoints import (
     are_taken,
     checkpoint_path,
@@ -146,7 +145,7 @@ class RunFetcher:
         if not host_id:
             return LocalFiles()
         if host_id not in self._stores:
-            self._stores[host_id] = remote_files.open_remote_files(self._hosts, host_id)
+            self._stores[host_id] = RemoteFiles(self._hosts.remote_nodes[host_id])
         return self._stores[host_id]
 
 
@@ -198,7 +197,7 @@ def restore_if_missing(
     """
     if not has_checkpoint(local_folder):
         return False
-    with contextlib.closing(remote_files.open_remote_files(hosts, host_id)) as store:
+    with contextlib.closing(RemoteFiles(hosts.remote_nodes[host_id])) as store:
         if are_taken(store, remote_folder, local_folder):
             store.remove(f"{remote_folder}/{checkpoint_path('')}")
         elif newest_checkpoint(store, remote_folder) >= newest_checkpoint(
@@ -216,7 +215,7 @@ def push_folder(
 
     Raises HostUnavailable, OperationFailed, OSError.
     """
-    source, store = LocalFiles(), remote_files.open_remote_files(hosts, host_id)
+    source, store = LocalFiles(), RemoteFiles(hosts.remote_nodes[host_id])
     progress = TransferProgress("upload", say)
     copy = FolderCopy(source, "", store, remote_folder, TransferState(), progress.add)
     try:

@@ -1,66 +1,38 @@
 """Access to the files of another host, which `supervise.file_service` serves."""
 
 import contextlib
-import io
 import json
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from launcher.hosts.hosts import Hosts
-from launcher.hosts.remote_node import HostUnavailable, OperationFailed
+from launcher.hosts.remote_node import HostUnavailable, OperationFailed, RemoteNode
 from launcher.supervise.file_service import (
     FileInfo,
     LocalFiles,
     Stream,
+    frame,
     receive_frame,
     receive_parts,
-    send_frame,
 )
 from launcher.supervise.json_files import parse_object
 
 _ANSWER_SECONDS = 600.0  # timeout for an answer: digests of gigabytes take a while
+_SEND_BYTES = 1 << 16  # bytes that are sent together: small files share SSH's messages
 _IDLE_SECONDS = 30.0  # seconds after which a channel is not used again: its program may have ended
-
-
-class _ChannelWriter(io.RawIOBase):
-    """The input of the program behind a channel.
-
-    A file of paramiko that is still to be written when the connection is lost prints a traceback
-    once it is freed.
-    """
-
-    def __init__(self, channel: Any):
-        self._channel = channel
-
-    def writable(self) -> bool:
-        """Return True."""
-        return True
-
-    def write(self, data: Any) -> int:
-        """Send all of the data. Raises OSError."""
-        self._channel.sendall(bytes(data))
-        return len(data)
 
 
 class RemoteFiles:
     """The files of another host. Its SSH channel is opened on demand, and again once it is lost."""
 
-    def __init__(
-        self, host_id: str, open_channel: Callable[[], Any], why_lost: Callable[[], str] = str
-    ):
-        """Prepare the calls; `open_channel` starts the file service on the host.
-
-        It raises HostUnavailable, OperationFailed. `why_lost` returns why the host's connection is
-        lost; empty if it is not.
-        """
-        self._host_id, self._open_channel, self._why_lost = host_id, open_channel, why_lost
+    def __init__(self, node: RemoteNode):
+        """Prepare the calls; the first of them starts the file service on the host."""
+        self._node = node
         self._channel: Any = None
         self._used = 0.0  # time.monotonic() of the last call
         self._input: Stream
-        self._output: Stream
         self._closed = False
         self._lock = threading.Lock()
 
@@ -99,11 +71,15 @@ class RemoteFiles:
         """See `LocalFiles`."""
         with self._exchange():
             self._send_call("write", list(parts), durable)
+            unsent = b""
             for chunk in chunks:
-                send_frame(self._output, chunk)
+                unsent += frame(chunk)
+                if len(unsent) > _SEND_BYTES:
+                    self._channel.sendall(unsent)
+                    unsent = b""
                 if self._channel.recv_ready():  # an error, such as a full disk
                     break
-            self._output.flush()
+            self._channel.sendall(unsent)
             self._result(self._receive_answer())
 
     def compare_deployed(
@@ -152,12 +128,11 @@ class RemoteFiles:
 
     def _result(self, answer: dict[str, Any]) -> Any:
         if "error" in answer:
-            raise OperationFailed(f"{self._host_id}: {answer['error']}")
+            raise OperationFailed(f"{self._node.host_id}: {answer['error']}")
         return answer["result"]
 
     def _send_call(self, op: str, *arguments: Any) -> None:
-        send_frame(self._output, json.dumps({"op": op, "said": arguments}).encode())
-        self._output.flush()
+        self._channel.sendall(frame(json.dumps({"op": op, "said": arguments}).encode()))
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
@@ -168,22 +143,22 @@ class RemoteFiles:
         with self._lock:
             try:
                 if self._closed:
-                    raise HostUnavailable(f"{self._host_id}: the transfer was cancelled")
+                    raise HostUnavailable(f"{self._node.host_id}: the transfer was cancelled")
                 if time.monotonic() - self._used > _IDLE_SECONDS:
                     self._close_channel()
                 if self._channel is None:
-                    self._channel = self._open_channel()
+                    command = shlex.join(self._node.call("file_service_command"))
+                    self._channel = self._node.open_program(command)
                     self._channel.settimeout(_ANSWER_SECONDS)
                     self._input = self._channel.makefile("rb", 1 << 16)
-                    self._output = io.BufferedWriter(_ChannelWriter(self._channel), 1 << 16)
                 yield
                 self._used = time.monotonic()
             except BaseException as error:
                 self._close_channel()
                 if not isinstance(error, (OSError, EOFError, ValueError)):
                     raise
-                why = self._why_lost() or str(error) or "the connection was lost"
-                raise HostUnavailable(f"{self._host_id}: {why}") from None
+                why = self._node.error or str(error) or "the connection was lost"
+                raise HostUnavailable(f"{self._node.host_id}: {why}") from None
 
     def _close_channel(self) -> None:
         channel, self._channel = self._channel, None
@@ -193,13 +168,3 @@ class RemoteFiles:
 
 
 FileStore = LocalFiles | RemoteFiles
-
-
-def open_remote_files(hosts: Hosts, host_id: str) -> RemoteFiles:
-    """Return the files of a host other than this machine."""
-    node = hosts.remote_nodes[host_id]
-
-    def open_channel() -> Any:
-        return node.open_program(shlex.join(node.call("file_service_command")))
-
-    return RemoteFiles(host_id, open_channel, lambda: node.error)

@@ -241,9 +241,9 @@ def _read_chunks(file: BinaryIO, offset: int, size: int) -> Iterator[bytes]:
 # -- over a channel
 
 
-def send_frame(out: Stream, data: bytes) -> None:
-    """Write a frame; the caller flushes after the last of several."""
-    out.write(struct.pack(">I", len(data)) + data)
+def frame(data: bytes) -> bytes:
+    """Return a frame with this content."""
+    return struct.pack(">I", len(data)) + data
 
 
 def receive_frame(source: Stream) -> bytes:
@@ -281,14 +281,14 @@ def serve(source: Stream, out: Stream) -> None:
             op, arguments = call["op"], call["said"]
             if op == "read":
                 for chunk in files.read(*arguments):
-                    send_frame(out, chunk)
+                    out.write(frame(chunk))
                 out.flush()
                 continue
             sent = receive_parts(source, len(arguments[0])) if op == "write" else iter(())
             if op == "write":
                 arguments.insert(1, sent)
             answer = _answer_call(files, op, arguments)
-            send_frame(out, json.dumps(answer).encode())
+            out.write(frame(json.dumps(answer).encode()))
             out.flush()
             for _ in sent:  # skip what an error has left, which is not the next call
                 pass

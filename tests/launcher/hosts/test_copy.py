@@ -8,6 +8,7 @@ import socket
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from folders import Folder, save, whole
@@ -26,7 +27,7 @@ from launcher.hosts.copy import (
 from launcher.hosts.remote_files import RemoteFiles
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed
 from launcher.supervise import deployed_files
-from launcher.supervise.file_service import LocalFiles, receive_frame, send_frame, serve
+from launcher.supervise.file_service import LocalFiles, frame, receive_frame, serve
 
 _NAMES = ("a.log", "b.log", "metrics.jsonl", "settings.json", "events/x", "d", "d/e")
 _CHANGES = "append append rewrite replace rotate trim remove link save unsave".split()
@@ -338,6 +339,18 @@ class Channel:
         self._ours.shutdown(socket.SHUT_RDWR)
 
 
+def remote_files(serve=serve):
+    """Return the files of a host, of which each program is a `Channel`."""
+    return RemoteFiles(
+        SimpleNamespace(
+            host_id="host",
+            error="",
+            call=lambda op: ["serve the files"],
+            open_program=lambda command: Channel(serve),
+        )
+    )
+
+
 def test_copies_through_a_channel_are_equal_in_both_directions(two, tmp_path):
     there, here = two
     there.append("settings.json", b"{}")
@@ -346,13 +359,13 @@ def test_copies_through_a_channel_are_equal_in_both_directions(two, tmp_path):
     there.append("odd \udcff\n", b"odd")
     there.save("..", os.urandom(700_000), 3.0)
     (there.path / "latest").symlink_to("settings.json")
-    once(RemoteFiles("host", Channel), there.path, here)
+    once(remote_files(), there.path, here)
     assert same(there.path, here)
     away = tmp_path / "away"
-    once(LocalFiles(), here, away, end=RemoteFiles("host", Channel))
+    once(LocalFiles(), here, away, end=remote_files())
     assert same(here, away)
     source = Cut()
-    once(source, here, away, end=RemoteFiles("host", Channel))
+    once(source, here, away, end=remote_files())
     assert source.read_of_it == 0
 
 
@@ -370,18 +383,18 @@ def test_a_host_cannot_fill_the_memory_or_the_disk_of_this_machine(sent, error):
         out.flush()
 
     with pytest.raises(HostUnavailable, match=error):
-        list(RemoteFiles("host", lambda: Channel(answer)).read([["/x", 1, 0, 5]]))
+        list(remote_files(answer).read([["/x", 1, 0, 5]]))
 
 
 @pytest.mark.parametrize("sent", [b"5", b"{}", b"[" * 200_000])
 def test_an_answer_of_another_form_ends_that_hosts_transfer_alone(sent):
     def answer(source, out):
         receive_frame(source)
-        send_frame(out, sent)
+        out.write(frame(sent))
         out.flush()
 
     with pytest.raises(HostUnavailable, match="host: its answer has another form"):
-        RemoteFiles("host", lambda: Channel(answer)).compare_deployed("/x", {}, [])
+        remote_files(answer).compare_deployed("/x", {}, [])
 
 
 def test_a_write_that_fails_is_reported_at_once():
@@ -393,7 +406,7 @@ def test_a_write_that_fails_is_reported_at_once():
         yield b""
 
     sent = 0
-    host = RemoteFiles("host", Channel)
+    host = remote_files()
     with pytest.raises(OperationFailed, match="/dev/full: No space left on device"):
         host.write([["/dev/full", 0]], chunks())
     assert sent < 100
@@ -411,7 +424,7 @@ def test_deployed_files_are_installed_together_and_a_transfer_that_was_cut_goes_
     wanted = {name: deployed_files.digest(tmp_path / name) for name in (*content, "link")}
     targets = {name: deployed_files.arrival_path(folder, name, wanted[name]) for name in content}
     modes = {"a.whl": 0o600, "bin/program": 0o755, "link": 0o777}
-    host = RemoteFiles("host", Channel)
+    host = remote_files()
     assert host.compare_deployed(folder, wanted, [])["missing"] == dict.fromkeys(wanted, 0)
 
     def cut():
