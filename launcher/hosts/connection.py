@@ -4,7 +4,7 @@
     connection.open_program("nvidia-smi")     a channel of paramiko
 
 `ssh_config` finds the route, `known_hosts` verifies the host, `keys` and `authentication` log in.
-Every step has a timeout.
+Every step has a timeout; `remote_node` notices when the link is dead later.
 """
 
 import contextlib
@@ -26,8 +26,6 @@ from launcher.hosts.ssh_config import HostUnavailable, Route
 _HANDSHAKE_SECONDS = 15.0  # until the host has sent its key
 _LOGIN_SECONDS = 20.0  # for each attempt of a login
 _CHANNEL_SECONDS = 30.0  # until a command may run, or a jump host has connected
-_KEEPALIVE_SECONDS = 15
-_DEAD_MS = 60_000  # after which a connection without acknowledgements counts as lost
 _END_SECONDS = 1.0  # for a ProxyCommand to end once its connection is closed
 _RETRY_PAUSES = (0.2, 0.6, 2.0, 5.0)  # seconds between attempts at a busy server
 _CSV_REMEDY = "fix ssh_username, ssh_key_path or ssh_password"
@@ -123,7 +121,6 @@ def _connect_once(route: Route, login: Login) -> Connection:
         transport.start_client(timeout=_HANDSHAKE_SECONDS)
         known_hosts.verify(route, transport.get_remote_server_key())
         connection.login = login.log_in(transport)
-        transport.set_keepalive(_KEEPALIVE_SECONDS)
     except BaseException as error:
         connection.close()
         if isinstance(error, SSH_ERRORS):
@@ -203,8 +200,6 @@ def _connect_tcp(route: Route) -> socket.socket:
             connection.close()
             why = why or _describe_refusal(route, error)
             continue
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # otherwise a dead link is noticed after minutes
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MS)
         return connection
     raise HostUnavailable(why)
 

@@ -174,7 +174,6 @@ def test_a_server_that_ends_is_noticed_and_nothing_is_printed(ssh_user, capfd):
     server = ssh_user.sshd(lets_in=[path])
     connection = ssh_user.enters(server, path)
     transport = connection.transport
-    assert transport.packetizer._Packetizer__keepalive_interval == 15
     for pid in procfs.descendants(server.process.pid):
         os.kill(pid, 9)
     until(lambda: not transport.is_active(), 5)

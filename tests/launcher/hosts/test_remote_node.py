@@ -1,6 +1,7 @@
 """The connection to a host: what keeps it from being opened is said, and it is tried again."""
 
 import errno
+import itertools
 import os
 import signal
 import sys
@@ -9,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from deadlines import within
 from ssh_user import needs_sshd
 from supervising import until
 
 from launcher.hosts import remote_node
+from launcher.hosts.remote_files import RemoteFiles
 from launcher.hosts.remote_node import HostUnavailable, OperationFailed, RemoteNode
 from launcher.hosts.ssh_config import Target
 from launcher.plan.settings import SshSettings
@@ -95,6 +98,31 @@ def test_who_waits_for_a_host_that_is_lost_is_told_and_later_calls_reach_it_agai
     node.close()
     with pytest.raises(HostUnavailable, match=r"^there: the connection was closed$"):
         node.call("exists", path="/")
+
+
+@needs_sshd
+def test_a_host_that_falls_silent_ends_its_calls_and_transfers(ssh_user, monkeypatch):
+    monkeypatch.setattr(remote_node, "_SILENT_SECONDS", 4)
+    path = ssh_user.key()
+    server = ssh_user.sshd(f"SetEnv XDG_STATE_HOME={ssh_user.folder}", lets_in=[path])
+    target = Target("127.0.0.1", server.port, "", "", str(path))
+    node = RemoteNode("there", target, ssh_user.settings, [])
+    node.connect("impala")
+    files = RemoteFiles(node)
+    assert files.file_infos(["/nowhere"]) == [None]
+    stopped = [pid for pid in procfs.descendants(server.process.pid) if "sshd" in _command(pid)]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor() as pool, within(15):
+            endless = itertools.repeat(bytes(1 << 18))  # until SSH's window is full
+            sending = pool.submit(files.write, [[f"{ssh_user.folder}/sent", 0]], endless)
+            assert node.run_program(["true"]) == (255, "no answer for 4 s\n")
+            with pytest.raises(HostUnavailable, match=r"^there: no answer for 4 s$"):
+                sending.result()
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGKILL)
 
 
 @needs_sshd
