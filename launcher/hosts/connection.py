@@ -200,6 +200,8 @@ def _connect_tcp(route: Route) -> socket.socket:
             connection.close()
             why = why or _describe_refusal(route, error)
             continue
+        # Otherwise a small message waits some 40 ms for the acknowledgement of the one before.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
     raise HostUnavailable(why)
 
