@@ -106,7 +106,8 @@ class GymVector:
         One that has failed is replaced, once a step has shown the fault.
         """
         reward, terminated, truncated, _, first, fault, _ = self._now
-        failed = np.flatnonzero(fault).tolist()
+        # The arrays of a new worker process still show that the one before has ended.
+        failed = [i for i in np.flatnonzero(fault).tolist() if self._states[i] == BROKEN]
         for array in (reward, terminated, truncated, first, fault):
             array.fill(0)
         self._number += 1

@@ -14,7 +14,8 @@ from supervising import until
 
 from impala_mm.environments import nests
 from impala_mm.environments.faults import FaultElsewhere, make_fault
-from impala_mm.environments.make import make_environments
+from impala_mm.environments.gym_vector import GymVector, blank_step
+from impala_mm.environments.make import find_level, make_environments
 from impala_mm.environments.worker_vector import WorkerDied, WorkerProcess, map_nest
 
 ENVS = 5
@@ -164,7 +165,8 @@ def test_the_worker_that_dies_while_its_environments_are_made_is_named(vector, m
 
 _VECTOR = """
 import sys, numpy as np
-from impala_mm.environments.make import make_environments
+from impala_mm.environments.gym_vector import GymVector, blank_step
+from impala_mm.environments.make import find_level, make_environments
 envs = make_environments("crashing:HangsInC", 2, 1, workers=2)
 envs.reset()
 print(*[worker.pid for worker in envs._workers], flush=True)
@@ -187,6 +189,22 @@ def test_workers_end_when_their_actor_is_killed_whatever_they_do():
     process.kill()
     process.wait()
     until(lambda: not any(map(_is_alive, pids)))
+
+
+def test_a_new_worker_opens_each_environment_once():
+    """The shared memory still shows the faults of the one before it."""
+    found, opened = find_level("crashing:Raises"), []
+    conversion = found.conversion()
+    shown = blank_step(2, conversion)
+    shown.blank(slice(None))
+
+    def open_one(renders):
+        opened.append(found.open(renders))
+        return opened[-1]
+
+    envs = GymVector(found._spec(conversion), conversion, open_one, 2, 0, now=shown)
+    assert not envs.step(np.zeros(2, np.int32)).fault.any()
+    assert len(opened) == 2
 
 
 def test_a_worker_cannot_change_the_size_of_the_shared_memory(tmp_path):
