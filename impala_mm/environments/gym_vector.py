@@ -189,7 +189,8 @@ class GymVector:
 
     def _replace(self, i: int) -> None:
         """Open another environment in place of a broken one; this step resets it."""
-        self._now.first[i] = True
+        for row in range(i, i + self._conversion.agents):
+            self._states[row], self._now.first[row] = ENDED, True
         try:
             self._open_again(i)
         except FAILURES as error:
@@ -203,7 +204,7 @@ class GymVector:
         source = np.random.SeedSequence([self._seed, self._first + i, self._openings[i]])
         self._seeds[i] = int(source.generate_state(1)[0] >> 1)
         for row in range(i, i + self._conversion.agents):
-            self._environments[row], self._states[row] = one, ENDED
+            self._environments[row] = one
             self._steps[row] = _repeating_step(one, self.spec.action_repeats)
             if masks := self._conversion.masks:
                 self._raw_masks[row] = masks.reader(one)

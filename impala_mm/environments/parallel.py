@@ -45,9 +45,7 @@ class ParallelVector(GymVector):
 
     def _replace(self, i: int) -> None:
         """Replace the environment of column i, with its first one."""
-        columns = self._columns(i)
-        if i == columns[0]:
-            self._now.first[columns.start : columns.stop] = True
+        if i == self._columns(i)[0]:
             super()._replace(i)
 
     def _begin(self, i: int) -> list[Any]:

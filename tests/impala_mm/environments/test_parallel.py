@@ -59,8 +59,12 @@ def test_a_fault_breaks_all_columns_of_an_environment_and_is_counted_once():
     assert step.fault.tolist() == step.first.tolist() == [True] * 3 + [False] * 3
     (fault,) = environments.faults
     assert fault.text == f"environment 0 of {MEETING}: RuntimeError: the meeting is cancelled"
-    step = environments.step(actions)
-    assert not step.fault.any()
+    opens, environments._open_one = environments._open_one, None  # it cannot be called
+    assert environments.step(actions).fault.tolist() == [True] * 3 + [False] * 3
+    assert environments.faults[1].text.startswith(f"environment 0 of {MEETING}: TypeError: ")
+    environments._open_one = opens
+    while (step := environments.step(actions)).fault.any():
+        assert len(environments.faults) == 2
     assert step.observation[:3].tolist() == [[0, 0], [1, 0], [0, 0]]
     assert step.first[:3].all()
     step = environments.step(actions)
